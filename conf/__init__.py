@@ -1,0 +1,1 @@
+"""Hydra configuration files: data only, no code."""

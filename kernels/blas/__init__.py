@@ -1,0 +1,1 @@
+"""The BLAS forwarder of the `cpu_blas` lane."""

@@ -1,0 +1,92 @@
+"""Counters of one request (or a sum of requests). Raw counts are kept; rates are derived when read (`rates.py`).
+
+Identities: accepted + resamples = positions; resamples <= deferred <= positions; deferred = coin_accepted + resamples;
+resamples + bonus = cycles; emitted = accepted + cycles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
+
+
+@dataclass
+class Counts:
+    """All zero when nothing was drafted."""
+
+    cycles: int = 0  # verify forwards that judged at least one draft
+    drafted: int = 0  # draft tokens proposed
+    positions: int = 0  # draft positions reached and decided
+    deferred: int = 0  # positions decided by the target's own law
+    accepted: int = 0  # drafts kept
+    coin_accepted: int = 0  # deferred positions whose coin kept the draft
+    resamples: int = 0  # first rejections, each replaced by one token
+    bonus: int = 0  # cycles that kept every draft and drew one more token
+    emitted: int = 0  # tokens made by those cycles, before truncation by stop or max_tokens
+    truncated: int = 0  # tokens of them that stop, EOS or max_tokens cut off
+    divergence: float = 0.0  # sum of D_TV(p, q) over decided positions
+    accepted_by_depth: list[int] = field(default_factory=list)  # [D] drafts kept at depth i + 1
+    reached_by_depth: list[int] = field(default_factory=list)  # [D] positions decided at depth i + 1
+    generated: int = 0  # tokens returned to the caller
+    verify_calls: int = 0  # target forwards after prefill, plain ones included
+
+    def record(self, drafted: int, kept: int, deferred: Sequence[bool], divergences: Sequence[float]) -> None:
+        """Counts one cycle of `drafted` drafts of which the first `kept` were committed, all host numbers.
+
+        deferred and divergences hold one entry a draft (the reached ones suffice). A cycle without a draft is no cycle
+        of the draft path and changes nothing. `truncated`, `generated` and `verify_calls` belong to the loop.
+        """
+        if drafted == 0:
+            return
+        rejected = kept < drafted
+        reached = kept + rejected
+        self.cycles += 1
+        self.drafted += drafted
+        self.positions += reached
+        self.deferred += sum(map(bool, deferred[:reached]))
+        self.accepted += kept
+        self.coin_accepted += sum(map(bool, deferred[:kept]))
+        self.resamples += rejected
+        self.bonus += not rejected
+        self.emitted += kept + 1
+        self.divergence += sum(divergences[:reached])
+        self.accepted_by_depth = _added(self.accepted_by_depth, [1] * kept + [0] * (drafted - kept))
+        self.reached_by_depth = _added(self.reached_by_depth, [1] * reached + [0] * (drafted - reached))
+
+    def add(self, other: Counts) -> None:
+        """Adds every counter of another request to this one; depth lists take the longer length."""
+        for each in fields(self):
+            mine, theirs = getattr(self, each.name), getattr(other, each.name)
+            setattr(self, each.name, _added(mine, theirs) if isinstance(mine, list) else mine + theirs)
+
+    def identities(self) -> list[str]:
+        """The identities that do not hold, one sentence each; empty when all do."""
+        depths = list(zip(self.accepted_by_depth, self.reached_by_depth, strict=False))
+        holds = {
+            "No counter is negative": all(count >= 0 for count in self._numbers()),
+            "accepted + resamples = positions": self.accepted + self.resamples == self.positions,
+            "resamples <= deferred <= positions": self.resamples <= self.deferred <= self.positions,
+            "deferred = coin_accepted + resamples": self.deferred == self.coin_accepted + self.resamples,
+            "resamples + bonus = cycles": self.resamples + self.bonus == self.cycles,
+            "emitted = accepted + cycles": self.emitted == self.accepted + self.cycles,
+            "positions <= drafted": self.positions <= self.drafted,
+            "truncated <= emitted": self.truncated <= self.emitted,
+            "accepted_by_depth sums to accepted": sum(self.accepted_by_depth) == self.accepted,
+            "reached_by_depth sums to positions": sum(self.reached_by_depth) == self.positions,
+            "accepted <= reached at every depth": all(kept <= reached for kept, reached in depths),
+            "A depth is reached only past a kept draft": all(
+                deeper <= kept for kept, deeper in zip(self.accepted_by_depth, self.reached_by_depth[1:], strict=False)
+            ),
+        }
+        figures = ", ".join(f"{each.name}={getattr(self, each.name)}" for each in fields(self))
+        return [f"{name} does not hold for {figures}." for name, fine in holds.items() if not fine]
+
+    def _numbers(self) -> list[float]:
+        values = [getattr(self, each.name) for each in fields(self)]
+        return [n for value in values for n in (value if isinstance(value, list) else [value])]
+
+
+def _added(left: list[int], right: list[int]) -> list[int]:
+    """Entry by entry; the shorter list is read as ending in zeros."""
+    longer, shorter = (left, right) if len(left) >= len(right) else (right, left)
+    return [a + b for a, b in zip(longer, shorter + [0] * (len(longer) - len(shorter)), strict=True)]

@@ -1,0 +1,68 @@
+"""Rejected drafts leave the trunk's caches exactly as if they had never been fed.
+
+Two phases: plan for every layer, check, then mutate. Caches that trim exactly are trimmed; if one layer cannot, the
+whole model goes back to the mark and reads the kept rows again. A partial commit is a bug and raises.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import mlx.core as mx
+from mlx_lm.models.cache import KVCache, QuantizedKVCache
+
+from mtrun.runtime.packs.contract import Caches
+
+TRIMMABLE = (KVCache, QuantizedKVCache)  # append-only buffers: trimming is a smaller offset, later rows overwrite
+
+
+@dataclass(frozen=True)
+class Mark:
+    """The caches before a verify forward. `saved[i]` is None where layer i rolls back by trimming."""
+
+    saved: list[tuple[Any, dict[str, Any]] | None]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to do with `rows` fed rows of which the first `keep` stay. `reason` is set when the rows must be read again."""
+
+    drop: int
+    reforward: bool
+    reason: str | None
+
+
+def mark(caches: Caches) -> Mark:
+    """Snapshots by slice, not by reference: an MLX array object that is assigned into shows the assignment."""
+    return Mark([None if type(cache) in TRIMMABLE else _save(cache) for cache in caches])
+
+
+def _save(cache: Any) -> tuple[Any, dict[str, Any]]:
+    fields = {k: v for k, v in vars(cache).items() if not isinstance(v, mx.array | list)}
+    arrays = {k: v[...] for k, v in vars(cache).items() if isinstance(v, mx.array)}
+    lists = {k: [x[...] if isinstance(x, mx.array) else x for x in v] for k, v in vars(cache).items() if isinstance(v, list)}
+    return type(cache), {**fields, **arrays, **lists}
+
+
+def plan(caches: Caches, before: Mark, rows: int, keep: int) -> Plan:
+    """Raises nothing and changes nothing. 1 <= keep <= rows: the first row is the committed primary token."""
+    if keep == rows:
+        return Plan(0, False, None)
+    stuck = [type(cache).__name__ for cache, saved in zip(caches, before.saved, strict=True) if saved is not None]
+    if stuck:
+        return Plan(rows, True, f"{stuck[0]} does not roll back by trimming")
+    return Plan(rows - keep, False, None)
+
+
+def apply(caches: Caches, before: Mark, step: Plan) -> None:
+    """Carries out a plan on every layer. After a `reforward` plan the caller feeds the kept rows again."""
+    if not step.drop:
+        return
+    for cache, saved in zip(caches, before.saved, strict=True):
+        if saved is not None:
+            vars(cache).update({k: v[...] if isinstance(v, mx.array) else v for k, v in saved[1].items()})
+            continue
+        dropped = cache.trim(step.drop)
+        if dropped != step.drop:
+            raise RuntimeError(f"partial commit: {type(cache).__name__} dropped {dropped} of {step.drop} rows")

@@ -1,0 +1,126 @@
+"""Judging one cycle's drafts against the verified rows: what is kept, and the token that follows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import mlx.core as mx
+
+from mtrun.kernels.draft import draw_token
+from mtrun.kernels.rows import RowFilter, Rows, accumulator, draw, filter_rows
+from mtrun.runtime.acceptance.align import align, divergence
+from mtrun.runtime.acceptance.law import AcceptanceLaw
+
+
+@dataclass(frozen=True)
+class Decisions:
+    """Lazy outcome of judging positions [lo, hi) of a cycle, N = hi - lo."""
+
+    kept: mx.array  # [] int32 leading drafts kept among them
+    deferred: mx.array  # [N] bool
+    divergence: mx.array  # [N] D_TV(p, q)
+    drafted_mass: mx.array  # [N] q at each drafted token; 0 is a broken contract
+    replacement: mx.array  # [N] int32 the token that replaces draft i if i is the first rejected
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A cycle's outcome on the host."""
+
+    kept: int  # k of D drafts
+    token: int  # the correction after a rejection, the bonus token otherwise
+    drafts: list[int]  # [D]
+    deferred: list[bool]  # entries of reached positions are valid
+    divergence: list[float]  # likewise
+
+
+@dataclass(frozen=True)
+class VerifyCycle:
+    """What a verifier is given: D drafts, the D + 1 target rows that saw them, the law, and this cycle's uniforms."""
+
+    logits: mx.array  # [D + 1, V] float32, penalised and biased
+    drafts: mx.array  # [D] int32
+    draft_rows: Rows | None  # D rows the drafts were drawn from; None when D = 0
+    how: RowFilter
+    law: AcceptanceLaw
+    coins: mx.array  # [D]
+    residual_uniform: mx.array  # [1]
+    bonus_uniform: mx.array  # [1]
+
+    @property
+    def depth(self) -> int:
+        return self.drafts.shape[0]
+
+    def rows(self, lo: int, hi: int) -> Rows:
+        """Filtered target rows lo..hi-1 (lazy)."""
+        return filter_rows(self.logits[lo:hi], self.how)
+
+    def judge(self, target: Rows, lo: int, hi: int) -> Decisions:
+        """Judges drafts lo..hi-1 against their target rows (lazy)."""
+        assert self.draft_rows is not None
+        aligned = align(target, self.draft_rows[lo:hi], self.drafts[lo:hi])
+        verdict = self.law.judge(aligned.block(self.coins[lo:hi]))
+        slots = draw(verdict.replacement, mx.broadcast_to(self.residual_uniform, (hi - lo,)))
+        if aligned.ids is not None:
+            slots = mx.take_along_axis(aligned.ids, slots[:, None], axis=-1)[:, 0]
+        return Decisions(verdict.kept, verdict.deferred, divergence(aligned.p, aligned.q), aligned.drafted_mass, slots)
+
+    def bonus(self, target: Rows) -> mx.array:
+        """[1] int32 token drawn from the one row after the last draft (lazy)."""
+        return draw_token(target, self.bonus_uniform)
+
+    def outcome(
+        self, kept: int, token: int, deferred: list[bool], values: list[float], masses: list[float]
+    ) -> Outcome:
+        """The host's view of a decided cycle. Raises RuntimeError when a draft had probability 0 under its own row."""
+        if not all(mass > 0 for mass in masses):
+            raise RuntimeError("a drafted token has probability 0 under the row it was said to be drawn from")
+        return Outcome(kept, token, self.drafts.tolist(), deferred, values)
+
+
+Verify = Callable[[VerifyCycle], Outcome]
+
+
+def row_by_row(cycle: VerifyCycle) -> Outcome:
+    """The stock verifier: one row at a time, synchronised each, stopping at the first rejection.
+
+    A joint law needs every row before it can decide anything.
+    """
+    if cycle.law.joint and cycle.depth:
+        parts = [cycle.rows(i, i + 1) for i in range(cycle.depth)]
+        for part in parts:
+            mx.eval(part.probs)
+        ids = None if parts[0].ids is None else mx.concatenate([part.ids for part in parts])  # type: ignore[misc]
+        target = Rows(ids, mx.concatenate([part.probs for part in parts]))
+        return settle(cycle, [cycle.judge(target, 0, cycle.depth)])
+    decided: list[Decisions] = []
+    for i in range(cycle.depth):
+        decided.append(cycle.judge(cycle.rows(i, i + 1), i, i + 1))
+        if decided[-1].kept.item() == 0:
+            break
+    return settle(cycle, decided)
+
+
+def settle(cycle: VerifyCycle, decided: list[Decisions]) -> Outcome:
+    """Brings decisions over consecutive positions to the host; draws the bonus row if every draft was kept."""
+    for each in decided:
+        mx.eval(each.kept, each.deferred, each.divergence, each.drafted_mass, each.replacement)
+    kept = sum(int(each.kept.item()) for each in decided)
+    replacements = [token for each in decided for token in each.replacement.tolist()]
+    if kept < cycle.depth:
+        token = replacements[kept]
+    else:
+        token = int(cycle.bonus(cycle.rows(cycle.depth, cycle.depth + 1)).item())
+    return cycle.outcome(
+        kept,
+        token,
+        deferred=[flag for each in decided for flag in each.deferred.tolist()],
+        values=[value for each in decided for value in each.divergence.tolist()],
+        masses=[mass for each in decided for mass in each.drafted_mass.tolist()],
+    )
+
+
+def uniforms(values: object) -> mx.array:
+    """Host uniforms as a device array in the accumulation dtype."""
+    return mx.array(values, dtype=accumulator())

@@ -1,0 +1,223 @@
+"""Training of an MTP head on feature shards: seeded, resumable, recorded.
+
+The trunk is frozen and never run here: hidden states and target rows come from the shards, embeddings and lm_head rows
+from the pack. Depth 1 is trained first; the last part of the run trains whole chains (`TrainConfig.chain_from`).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import mlx.core as mx
+import mlx.nn as nn
+import mlx.optimizers as optim
+import numpy as np
+from mlx.utils import tree_flatten, tree_unflatten
+
+from mtrun.runtime.errors import ConfigurationError
+from mtrun.runtime.forge import features
+from mtrun.runtime.forge.objective import filtered_targets, overlap, soft_cross_entropy
+from mtrun.runtime.forge.rollout import chain
+from mtrun.runtime.packs.head import MtpHead
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """The recipe. Everything here goes into the head's card."""
+
+    steps: int = 1000
+    minutes: float | None = None  # end by wall time instead; the schedule follows whichever is further
+    batch: int = 16  # chats a step
+    learning_rate: float = 3e-3
+    warmup: int = 50  # steps
+    weight_decay: float = 0.01
+    clip: float = 1.0  # global gradient norm
+    depth: int = 3
+    chain_from: float = 0.6  # share of the run after which whole chains are trained
+    chain_share: float = 0.5  # share of positions scored at depths >= 2
+    top_p: float = 0.95  # the law the head will be judged under, at temperature 1
+    top_k: int = 20
+    checkpoint_every: int = 50  # steps
+    seed: int = 0
+
+
+@dataclass
+class Cursor:
+    """Where a run stands: enough to go on as if it had never stopped."""
+
+    step: int = 0
+    epoch: int = 0
+    shard: int = 0  # next entry of the epoch's shard order
+    seconds: float = 0.0
+    losses: list[float] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """The draft vocabulary: V' ids, their lm_head rows, and the way back from token id to slot."""
+
+    ids: np.ndarray  # [V'] int32 ascending
+    rows: mx.array  # [V', H] float32
+    slots: np.ndarray  # [V] int32, -1 = not drafted
+
+    @classmethod
+    def build(cls, ids: np.ndarray, lm_head: mx.array) -> Vocabulary:
+        slots = np.full(lm_head.shape[0], -1, dtype=np.int32)
+        slots[ids] = np.arange(len(ids), dtype=np.int32)
+        return cls(ids, lm_head[mx.array(ids)], slots)
+
+
+@dataclass(frozen=True)
+class Targets:
+    """N scored positions of one depth."""
+
+    index: mx.array  # [N] int32 into the flattened [B * L] starts
+    slots: mx.array  # [N, T] int32
+    weights: mx.array  # [N, T] float32, 0 for tokens outside the draft vocabulary
+
+
+class Trainer:
+    """One run of one head in one folder."""
+
+    def __init__(self, config: TrainConfig, head: MtpHead, embedding: mx.array, vocabulary: Vocabulary) -> None:
+        self.config, self.head, self.embedding, self.vocabulary = config, head, embedding, vocabulary
+        self.cursor = Cursor()
+        self.optimizer = optim.AdamW(learning_rate=config.learning_rate, weight_decay=config.weight_decay)
+        self.optimizer.init(head.trainable_parameters())
+
+    # -- schedule ---------------------------------------------------------------------------------------------------
+    def progress(self) -> float:
+        """Share of the run that is done, in [0, 1]."""
+        share = self.cursor.step / self.config.steps
+        if self.config.minutes is not None:
+            share = max(share, self.cursor.seconds / (60 * self.config.minutes))
+        return min(share, 1.0)
+
+    def learning_rate(self) -> float:
+        warm = min(1.0, (self.cursor.step + 1) / self.config.warmup)
+        return self.config.learning_rate * warm * (0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * self.progress())))
+
+    def depth(self) -> int:
+        return self.config.depth if self.progress() >= self.config.chain_from else 1
+
+    # -- one step ---------------------------------------------------------------------------------------------------
+    def targets(self, chats: features.Chats, step: int, share: float, rng: np.random.Generator) -> Targets | None:
+        """What the chain states of depth step + 1 are scored against: the trunk row `step + 1` places further on."""
+        batch, length = chats.ids.shape
+        row = np.arange(length - 1) + step + 1
+        inside = row < length
+        wanted = np.zeros((batch, length - 1), dtype=bool)
+        wanted[:, inside] = chats.wanted[:, row[inside]]
+        starts = np.flatnonzero(wanted)
+        if share < 1.0:
+            starts = starts[rng.random(len(starts)) < share]
+        if not len(starts):
+            return None
+        b, i = np.divmod(starts, length - 1)
+        weights = filtered_targets(chats.top_logp[b, i + step + 1], self.config.top_p, self.config.top_k)
+        slots = self.vocabulary.slots[chats.top_ids[b, i + step + 1]]
+        weights = np.where(slots >= 0, weights, 0.0).astype(np.float32)
+        return Targets(mx.array(starts), mx.array(np.maximum(slots, 0)), mx.array(weights))
+
+    def score(self, head: MtpHead, chats: features.Chats, targets: list[Targets | None], measure: Callable) -> list:
+        hidden = mx.array(chats.hidden[:, :-1])
+        embedded = self.embedding[mx.array(chats.ids[:, 1:])]
+        states = chain(head, hidden, embedded, len(targets))
+        scores = []
+        for state, target in zip(states, targets, strict=True):
+            if target is None:
+                continue
+            logits = state.reshape(-1, state.shape[-1])[target.index] @ self.vocabulary.rows.T
+            scores.append(mx.mean(measure(logits, target.slots, target.weights)))
+        return scores
+
+    def step(self, chats: features.Chats, rng: np.random.Generator) -> float:
+        """One optimizer step; returns the depth-1 loss in nats."""
+        started = time.monotonic()
+        depth = self.depth()
+        shares = [1.0] + [self.config.chain_share] * (depth - 1)
+        targets = [self.targets(chats, d, share, rng) for d, share in enumerate(shares)]
+
+        def loss(head: MtpHead) -> tuple[mx.array, mx.array]:
+            scores = self.score(head, chats, targets, soft_cross_entropy)
+            return mx.stack(scores).mean(), scores[0]
+
+        (_, first), grads = nn.value_and_grad(self.head, loss)(self.head)
+        grads, _ = optim.clip_grad_norm(grads, self.config.clip)
+        self.optimizer.learning_rate = self.learning_rate()
+        self.optimizer.update(self.head, grads)
+        mx.eval(self.head.parameters(), self.optimizer.state, first)
+        self.cursor.step += 1
+        self.cursor.seconds += time.monotonic() - started
+        self.cursor.losses.append(float(first))
+        return float(first)
+
+    def overlaps(self, paths: list[Path], limit: int, depth: int) -> list[float]:
+        """Mean overlap with the trunk's filtered row at each depth, over the first `limit` batches of held-out shards."""
+        rng = np.random.default_rng(0)
+        sums, counts = np.zeros(depth), np.zeros(depth)
+        seen = 0
+        for path in paths:
+            for chats in features.batches(path, self.config.batch, self.config.top_k, rng):
+                targets = [self.targets(chats, d, 1.0, rng) for d in range(depth)]
+                for d, value in enumerate(self.score(self.head, chats, targets, overlap)):
+                    sums[d] += float(value) * len(targets[d].index)  # type: ignore[union-attr]
+                    counts[d] += len(targets[d].index)  # type: ignore[union-attr]
+                seen += 1
+                if seen == limit:
+                    return (sums / counts).tolist()
+        return (sums / np.maximum(counts, 1)).tolist()
+
+    # -- the run ----------------------------------------------------------------------------------------------------
+    def run(self, paths: Callable[[], list[Path]], folder: Path) -> Iterator[tuple[int, float]]:
+        """Yields (step, loss) until the schedule ends. `paths` is asked anew each epoch, so shards may still be coming."""
+        while self.progress() < 1.0:
+            rng = np.random.default_rng((self.config.seed, self.cursor.epoch))
+            shards = paths()
+            order = rng.permutation(len(shards))
+            while self.cursor.shard < len(order):
+                path = shards[order[self.cursor.shard]]
+                batch_rng = np.random.default_rng((self.config.seed, self.cursor.epoch, self.cursor.shard))
+                for chats in features.batches(path, self.config.batch, self.config.top_k, batch_rng):
+                    yield self.cursor.step, self.step(chats, batch_rng)
+                    if self.progress() >= 1.0:
+                        break
+                self.cursor.shard += 1
+                self.save(folder)
+                if self.progress() >= 1.0:
+                    return
+            self.cursor.epoch, self.cursor.shard = self.cursor.epoch + 1, 0
+
+    def save(self, folder: Path) -> None:
+        """Writes the checkpoint atomically: weights, optimizer state and cursor become visible together."""
+        folder.mkdir(parents=True, exist_ok=True)
+        arrays = {f"head.{k}": v for k, v in tree_flatten(self.head.parameters())}
+        arrays |= {f"optimizer.{k}": v for k, v in tree_flatten(self.optimizer.state)}
+        arrays["draft_ids"] = mx.array(self.vocabulary.ids)
+        state = json.dumps({"config": asdict(self.config), "cursor": asdict(self.cursor)})
+        temporary = folder / "checkpoint.tmp.safetensors"
+        mx.save_safetensors(str(temporary), arrays, metadata={"state": state})
+        os.replace(temporary, folder / "checkpoint.safetensors")
+
+    def resume(self, folder: Path) -> bool:
+        """Continues from the folder's checkpoint if there is one. Raises ConfigurationError on another recipe."""
+        path = folder / "checkpoint.safetensors"
+        if not path.exists():
+            return False
+        arrays, metadata = mx.load(str(path), return_metadata=True)  # type: ignore[misc]
+        state = json.loads(metadata["state"])
+        changed = [k for k, v in asdict(self.config).items() if k not in ("steps", "minutes") and state["config"][k] != v]
+        if changed:
+            raise ConfigurationError(
+                f"{path} was made with another {', '.join(changed)}: give the same values, or another output folder."
+            )
+        self.cursor = Cursor(**state["cursor"])
+        self.head.update(tree_unflatten([(k[5:], v) for k, v in arrays.items() if k.startswith("head.")]))
+        self.optimizer.state = tree_unflatten([(k[10:], v) for k, v in arrays.items() if k.startswith("optimizer.")])
+        return True

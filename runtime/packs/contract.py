@@ -1,0 +1,55 @@
+"""What the decode loop asks of a model family: a trunk, a head, and caches that say how they roll back.
+
+Hidden width H is opaque to the loop. Batch is 1 everywhere. Arrays are MLX arrays, lazy until the loop synchronises.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import mlx.core as mx
+
+Caches = list[Any]  # one mlx-lm cache a layer
+
+
+@dataclass(frozen=True)
+class TrunkOut:
+    hidden: mx.array  # [1, L, H] the state that the family's head is fed (llama: after the final norm)
+    logits: mx.array | None  # [L or 1, V] rows asked for
+
+
+class Trunk(Protocol):
+    """The verified model."""
+
+    hidden_size: int
+    vocab_size: int
+    context_limit: int  # positions the model was made for
+
+    def new_caches(self) -> Caches: ...
+
+    def embed(self, ids: mx.array) -> mx.array:
+        """ids [1, L] int32 -> [1, L, H] input embeddings, shared with the head."""
+        ...
+
+    def forward(self, ids: mx.array, caches: Caches, logits: Literal["all", "last", "none"]) -> TrunkOut: ...
+
+    def project(self, hidden: mx.array) -> mx.array:
+        """hidden [..., H] -> logits [..., V] by the trunk's own lm_head."""
+        ...
+
+    def projection_rows(self, ids: mx.array) -> mx.array:
+        """The lm_head's rows of ids [K] as a dense [K, H] array: what a trimmed draft vocabulary multiplies by."""
+        ...
+
+
+class Head(Protocol):
+    """The MTP head: pairs (hidden of position i, token i + 1) in, a state that predicts token i + 2 out."""
+
+    max_depth: int
+
+    def new_caches(self) -> Caches: ...
+
+    def forward(self, hidden: mx.array, embedded: mx.array, caches: Caches, depth: int) -> mx.array:
+        """hidden [1, L, H], embedded next tokens [1, L, H] -> [1, L, H]: projected to draft logits, and fed back."""
+        ...

@@ -1,0 +1,66 @@
+"""The model families that mtrun can run, by `model_type`. A new family is one module and one line here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from mtrun.runtime.errors import PackError
+
+if TYPE_CHECKING:
+    from mtrun.runtime.packs.contract import Head, Trunk
+    from mtrun.runtime.packs.reader import PackDescription
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A pack's model on the calling thread, evaluated."""
+
+    trunk: Trunk
+    head: Head | None  # None: the pack has no usable head
+    draft_ids: Any  # [K] int32 array ascending, or None
+
+
+@dataclass(frozen=True)
+class Family:
+    """What is known of a family without loading anything, and how it is loaded."""
+
+    load: Callable[[PackDescription], Loaded]
+    head_dim: Callable[[Mapping[str, Any]], int]
+    trimmable_cache: Callable[[Mapping[str, Any]], bool]  # every layer rolls back exactly by trimming
+    cache_bytes: Callable[[Mapping[str, Any]], int]  # KV bytes a token, all trunk layers, float32
+
+
+def _llama(description: PackDescription) -> Loaded:
+    from mtrun.runtime.packs.llama import load
+
+    return load(description)
+
+
+def _heads(config: Mapping[str, Any]) -> tuple[int, int]:
+    """(key-value heads, width of a head)."""
+    heads = int(config["num_attention_heads"])
+    return int(config.get("num_key_value_heads") or heads), int(config.get("head_dim") or config["hidden_size"] // heads)
+
+
+def _llama_cache_bytes(config: Mapping[str, Any]) -> int:
+    kv_heads, width = _heads(config)
+    return int(config["num_hidden_layers"]) * 2 * kv_heads * width * 4
+
+
+LLAMA = Family(
+    load=_llama,
+    head_dim=lambda config: _heads(config)[1],
+    trimmable_cache=lambda config: "sliding_attention" not in (config.get("layer_types") or ()),
+    cache_bytes=_llama_cache_bytes,
+)
+FAMILIES: Mapping[str, Family] = {"llama": LLAMA}
+
+
+def family_of(description: PackDescription) -> Family:
+    """Raises PackError when the pack's model_type is none of `FAMILIES`."""
+    if description.family not in FAMILIES:
+        known = ", ".join(FAMILIES)
+        raise PackError(f"{description.name} is a {description.family} model and mtrun runs {known}: choose another pack.")
+    return FAMILIES[description.family]

@@ -1,0 +1,101 @@
+"""The llama family: mlx-lm's own model behind `contract.Trunk`. SmolLM2 is one of these."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import mlx.core as mx
+import mlx.nn as nn
+from mlx.utils import tree_flatten
+from mlx_lm.models import llama
+from mlx_lm.models.cache import make_prompt_cache
+
+from mtrun.runtime.errors import PackError
+from mtrun.runtime.packs.contract import Caches, TrunkOut
+from mtrun.runtime.packs.families import Loaded
+from mtrun.runtime.packs.head import MtpHead
+from mtrun.runtime.packs.reader import DRAFT_IDS, PackDescription
+from mtrun.runtime.packs.weights import load_head_weights, load_trunk_weights
+
+DEFAULT_CONTEXT = 2048
+
+
+def model_args(config: Mapping[str, Any]) -> llama.ModelArgs:
+    """mlx-lm's arguments of an HF-style config.json. Raises PackError when a needed number is missing."""
+    try:
+        return llama.ModelArgs.from_dict(dict(config))
+    except TypeError as error:
+        raise PackError(f"config.json is no complete llama configuration ({error}): add the missing key.") from error
+
+
+def expected_shapes(module: nn.Module) -> dict[str, tuple[int, ...]]:
+    """Parameter name -> shape of a module whose weights are dense: what strict loading compares against."""
+    return {name: tuple(value.shape) for name, value in tree_flatten(module.parameters())}
+
+
+class LlamaTrunk:
+    """Implements `contract.Trunk` on dense float32 (or as-loaded) weights."""
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        self.args = model_args(config)
+        self.model = llama.Model(self.args)
+        self.hidden_size = self.args.hidden_size
+        self.vocab_size = self.args.vocab_size
+        self.context_limit = self.args.max_position_embeddings or DEFAULT_CONTEXT
+
+    def load(self, weights: Mapping[str, mx.array]) -> None:
+        """Takes exactly the model's own parameters; evaluation stays with the caller's thread."""
+        self.model.load_weights(list(weights.items()), strict=True)
+        self.model.eval()
+        mx.eval(self.model.parameters())
+
+    def new_caches(self) -> Caches:
+        return make_prompt_cache(self.model)
+
+    def embed(self, ids: mx.array) -> mx.array:
+        return self.model.model.embed_tokens(ids)
+
+    def forward(self, ids: mx.array, caches: Caches, logits: Literal["all", "last", "none"]) -> TrunkOut:
+        hidden = self.model.model(ids, cache=caches)
+        if logits == "none":
+            return TrunkOut(hidden, None)
+        rows = hidden[0] if logits == "all" else hidden[0, -1:]
+        return TrunkOut(hidden, self.project(rows))
+
+    def project(self, hidden: mx.array) -> mx.array:
+        if self.args.tie_word_embeddings:
+            return self.model.model.embed_tokens.as_linear(hidden)
+        return self.model.lm_head(hidden)
+
+    def projection_rows(self, ids: mx.array) -> mx.array:
+        table = self.model.model.embed_tokens if self.args.tie_word_embeddings else self.model.lm_head
+        return table.weight[ids]
+
+
+def build_head(config: Mapping[str, Any]) -> MtpHead:
+    """An MTP head of the trunk's own layer shape; full attention whatever the trunk's layer types."""
+    return MtpHead(model_args(config))
+
+
+def load(description: PackDescription) -> Loaded:
+    """Trunk, head and draft vocabulary of a llama pack as dense float32, on the calling thread. Raises PackError."""
+    trunk = LlamaTrunk(description.config)
+    tied = trunk.args.tie_word_embeddings
+    trunk.load(
+        load_trunk_weights(
+            description,
+            expected_shapes(trunk.model),
+            ignore=lambda name: name.endswith("rotary_emb.inv_freq") or (tied and name.startswith("lm_head.")),
+        )
+    )
+    if not description.head.ok:
+        return Loaded(trunk, None, None)
+    head = build_head(description.config)
+    weights = load_head_weights(description, expected_shapes(head))
+    ids = weights.pop(DRAFT_IDS, None)
+    head.load_weights(list(weights.items()), strict=True)
+    mx.eval(head.parameters())
+    if description.wiring is not None:
+        head.max_depth = description.wiring.max_depth
+    return Loaded(trunk, head, None if ids is None else mx.sort(ids))

@@ -1,0 +1,78 @@
+"""A pack's tokenizer: text to ids and back, and chats to prompts, without importing transformers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from mtrun.runtime.errors import PackError
+from mtrun.runtime.packs.chat import read_chat_template
+from mtrun.runtime.packs.fields import MAX_JSON_BYTES
+from mtrun.runtime.packs.members import CONFIG, TOKENIZER, member
+from mtrun.runtime.packs.reader import read_config, read_eos_ids
+from mtrun.runtime.packs.stream import TextStream
+
+
+class PackTokenizer:
+    """Reads tokenizer.json, the chat template and the end-of-sequence ids of the pack in `folder`."""
+
+    eos_ids: tuple[int, ...]  # a reply ends with any of them
+    vocab_size: int  # ids that the tokenizer can make: largest id + 1, never above the model's
+
+    def __init__(self, folder: Path) -> None:
+        """Raises PackError when a file is absent or malformed or the vocabulary is larger than the model's."""
+        config = read_config(folder)
+        self._tokenizer = _read_tokenizer(member(folder, TOKENIZER, "tokenizer"))
+        self._chat = read_chat_template(folder)
+        self.eos_ids = read_eos_ids(folder, config)
+        self.vocab_size = 1 + max(self._tokenizer.get_vocab(with_added_tokens=True).values(), default=-1)
+        limit = config.get("vocab_size")
+        if type(limit) is not int or not 0 < self.vocab_size <= limit:
+            raise PackError(
+                f"{TOKENIZER} in {folder} has {self.vocab_size} ids and {CONFIG} says vocab_size {limit}: they belong "
+                "to different models."
+            )
+        if any(one >= limit for one in self.eos_ids):
+            raise PackError(f"the end-of-sequence ids {self.eos_ids} of {folder} exceed vocab_size {limit}.")
+
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        """Ids of `text`; special tokens written in it are recognised, and the tokenizer's own prefix is added."""
+        return self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
+
+    def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
+        """Text of `ids`. Ids that the tokenizer does not have (a padded vocabulary) give no text."""
+        return self._tokenizer.decode(list(ids), skip_special_tokens=skip_special_tokens)
+
+    def render_chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+    ) -> str:
+        """Prompt text of a chat. Raises RequestError(field="messages") with the template's own words."""
+        return self._chat.render(messages, tools, add_generation_prompt)
+
+    def encode_chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+    ) -> list[int]:
+        """Ids of a chat's prompt. Special tokens written in a message are recognised, as Hugging Face does."""
+        return self.encode(self.render_chat(messages, tools, add_generation_prompt), add_special_tokens=False)
+
+    def stream(self) -> TextStream:
+        """A new incremental decoder, one for each reply."""
+        return TextStream(self.decode)
+
+
+def _read_tokenizer(path: Path) -> Any:
+    from tokenizers import Tokenizer
+
+    if path.stat().st_size > MAX_JSON_BYTES:
+        raise PackError(f"{path} is larger than {MAX_JSON_BYTES:,} bytes and is not read.")
+    try:
+        return Tokenizer.from_file(str(path))
+    except Exception as error:  # the library raises bare Exception for malformed files
+        raise PackError(f"{path} is not a tokenizer ({error}): fetch the pack again.") from error
