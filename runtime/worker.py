@@ -143,9 +143,8 @@ class Worker:
     def stop(self, grace_seconds: float) -> None:
         """Take no new work, finish what was accepted within `grace_seconds`, cancel the rest, end the thread."""
         with self._condition:
-            if self._state == "dead":
-                return
-            self._state, self._reason = "stopping", "the server is shutting down"
+            if self._state != "dead":
+                self._state, self._reason = "stopping", "the server is shutting down"
             self._condition.notify_all()
         self._thread.join(grace_seconds)
         if self._thread.is_alive():

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import mlx.core as mx
+
 from mtrun.kernels.rows import Rows
 from mtrun.runtime.acceptance.law import Block
 
@@ -28,10 +29,6 @@ class Aligned:
     def block(self, coins: mx.array) -> Block:
         """The block that laws judge, with coins [D] in [0, 1)."""
         return Block(self.p, self.q, self.slots, coins)
-
-    def tokens(self, position: mx.array, slot: mx.array) -> mx.array:
-        """[] int32 token id of a slot [] at a position [] < D, without a synchronisation."""
-        return slot if self.ids is None else self.ids[position, slot]
 
 
 def align(p: Rows, q: Rows, drafted: mx.array) -> Aligned:

@@ -6,10 +6,12 @@ are that paper's. Row notation: p target, q draft, v drafted, A keep set (not de
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 import mlx.core as mx
+
 from mtrun.runtime.acceptance.align import divergence
 from mtrun.runtime.acceptance.exact import keep_probability, residual, usable
 from mtrun.runtime.acceptance.law import Block, Judgement, leading
@@ -60,12 +62,9 @@ def _tokenv3(block: Block, alpha: float) -> Judgement:
     return token_rule(block.p >= (1 - alpha) * _peak(block), block)
 
 
-RULES: dict[str, Callable[[Block, float], Judgement]] = {
-    "opt": _opt,
-    "tokenv1": _tokenv1,
-    "tokenv2": _tokenv2,
-    "tokenv3": _tokenv3,
-}
+RULES: Mapping[str, Callable[[Block, float], Judgement]] = MappingProxyType(
+    {"opt": _opt, "tokenv1": _tokenv1, "tokenv2": _tokenv2, "tokenv3": _tokenv3}
+)
 
 
 @dataclass(frozen=True)

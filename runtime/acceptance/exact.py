@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import mlx.core as mx
+
 from mtrun.runtime.acceptance.law import Block, Judgement, leading
 
 

@@ -9,6 +9,7 @@ import math
 from dataclasses import dataclass, field
 
 import mlx.core as mx
+
 from mtrun.runtime.acceptance.cascade import token_rule
 from mtrun.runtime.acceptance.law import Block, Judgement, leading
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from omegaconf import DictConfig, OmegaConf
+
 from mtrun.runtime.config import hydra_private
 from mtrun.runtime.config.compose import Composed, open_library
 from mtrun.runtime.config.leaves import leaves
 from mtrun.runtime.config.nearest import did_you_mean
 from mtrun.runtime.config.why import without_secrets
 from mtrun.runtime.errors import ConfigurationError
-from omegaconf import DictConfig, OmegaConf
 
 
 def cfg_text(composed: Composed, kind: str, resolve: bool, package: str | None, config_dir: Path | None) -> str:
@@ -28,12 +29,11 @@ def cfg_text(composed: Composed, kind: str, resolve: bool, package: str | None, 
 
 
 def _package_text(shown: DictConfig, package: str) -> str:
-    with hydra_private.translated():
+    with hydra_private.translated_reads():
         if package not in _paths(shown):
             raise ConfigurationError(f"there is no package {package!r}{did_you_mean(package, _paths(shown))}")
-        found = (
-            OmegaConf.select(shown, package, throw_on_missing=False) if "lanes" not in package else _raw(shown, package)
-        )
+        undecided = package.partition(".")[0] in ("lanes", "stamp")
+        found = _raw(shown, package) if undecided else OmegaConf.select(shown, package)
     if OmegaConf.is_config(found):
         return f"# @package {package}\n{OmegaConf.to_yaml(found)}"
     return f"{'null' if found is None else getattr(found, 'name', found)}\n"
@@ -50,7 +50,7 @@ def _paths(shown: DictConfig) -> list[str]:
 
 
 def _resolve(job: DictConfig) -> None:
-    with hydra_private.translated():
+    with hydra_private.translated_reads():
         for section in job:
             if section not in ("lanes", "stamp"):
                 OmegaConf.resolve(job[section])
@@ -63,7 +63,7 @@ def _with_hydra(job: DictConfig, composed: Composed, kind: str, resolve: bool, c
     hydra.overrides.task = list(composed.overrides)
     hydra.job.override_dirname = ",".join(composed.overrides)
     if resolve:
-        with hydra_private.translated():
+        with hydra_private.translated_reads():
             hydra_private.resolve_hydra(whole)
     if kind == "hydra":
         return OmegaConf.create({"hydra": hydra})

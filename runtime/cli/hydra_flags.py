@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+
 from mtrun.runtime.errors import ConfigurationError
 
 _OVERRIDE = re.compile(r"[+~]*[A-Za-z_][\w./@]*(=|$)|[+~]")
@@ -34,7 +35,7 @@ def configured_command(
 ) -> Callable[[Callable[..., int | None]], click.Command]:
     """Make `function(composed, **own_options) -> exit code or None` a command that is configured like all others.
 
-    words: positional words that are no overrides reach the function as `words: tuple[str, ...]`; otherwise they are refused.
+    words: positional words that are no overrides reach the function as `words: tuple[str, ...]`, or are refused.
     multirun: `-m` composes every combination first, then calls the function for each in turn; False refuses `-m`.
     The command's own click options go between this decorator and the function.
     """
@@ -140,6 +141,7 @@ def _display(composed: Any, flags: Flags) -> None:
 def complete_override(ctx: click.Context, param: click.Parameter | None, incomplete: str) -> list[Any]:
     """Completions of an override word by Hydra's own matching. Silent on any mistake in the words before."""
     from click.shell_completion import CompletionItem
+
     from mtrun.runtime.config.compose import open_library
     from mtrun.runtime.errors import MtrunError
 

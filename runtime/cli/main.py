@@ -8,6 +8,7 @@ from importlib import import_module, metadata
 from typing import Any
 
 import click
+
 from mtrun.runtime.errors import ConfigurationError, MtrunError
 
 # Command -> "module:object", imported when it is called.
@@ -62,6 +63,7 @@ class Commands(click.Group):
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[Any]:
         from click.shell_completion import CompletionItem
+
         from mtrun.runtime.cli.hydra_flags import complete_override
 
         names = [CompletionItem(name, help=SUMMARIES[name]) for name in COMMANDS if name.startswith(incomplete)]

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import click
+
 from mtrun.runtime.errors import MtrunError
 
 

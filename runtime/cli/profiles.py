@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import click
+
 from mtrun.runtime.config.hydra_private import Library
 
 
@@ -20,7 +21,7 @@ class Profile:
 
 
 def list_profiles(library: Library) -> list[Profile]:
-    """Shipped profiles first, then the user's, each by name. A user file with a shipped name is left out: it cannot be chosen."""
+    """Shipped profiles first, then the user's, each by name; a user file with a shipped name cannot be chosen."""
     shipped = _folder(library.shipped / "profile", "shipped")
     names = {profile.name for profile in shipped}
     own = _folder(library.user / "profile", None) if library.user is not None else []

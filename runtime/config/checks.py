@@ -55,8 +55,8 @@ def check_law(values: Values, origins: Origins) -> None:
     for key in needed:
         if values[key] is None:
             raise ConfigurationError(
-                f"acceptance={law} ({_by(origins['acceptance.law'])}) needs {key}, which is null ({_by(origins[key])}): "
-                f"write {key}={_EXAMPLES[key]}, or acceptance=exact"
+                f"acceptance={law} ({_by(origins['acceptance.law'])}) needs {key}, "
+                f"which is null ({_by(origins[key])}): write {key}={_EXAMPLES[key]}, or acceptance=exact"
             )
 
 
@@ -90,8 +90,8 @@ def _unread(law: str, stray: Sequence[str], values: Values, origins: Origins) ->
 def _two_dials(law: str, key: str, stray: Sequence[str], values: Values, origins: Origins) -> str:
     other = stray[0]
     return (
-        f"{key}={values[key]} ({_by(origins[key])}) and {other}={values[other]} ({_by(origins[other])}) are dials of two "
-        f"laws, and acceptance={law} reads only the first: write {_unset(stray)}, "
+        f"{key}={values[key]} ({_by(origins[key])}) and {other}={values[other]} ({_by(origins[other])}) "
+        f"are dials of two laws, and acceptance={law} reads only the first: write {_unset(stray)}, "
         f"or acceptance={_reader(other)} with {_unset(KNOBS[law][0])}"
     )
 

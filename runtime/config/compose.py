@@ -8,16 +8,17 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
+from omegaconf import DictConfig, OmegaConf
+
 from mtrun.runtime.config import hydra_private
 from mtrun.runtime.config.aliases import canonical
 from mtrun.runtime.config.checks import check_all
 from mtrun.runtime.config.files import check_sources, trace
 from mtrun.runtime.config.hydra_private import Library, Plan
 from mtrun.runtime.config.leaves import leaves
-from mtrun.runtime.config.overrides import GROUPS, Word, check, pack_kind, read
+from mtrun.runtime.config.overrides import GROUPS, check, pack_kind, read
 from mtrun.runtime.config.provenance import Origin, Provenance
 from mtrun.runtime.errors import ConfigurationError
-from omegaconf import DictConfig, OmegaConf
 
 # The only values that may be read from the environment, and only where a person wrote ${oc.env:NAME} for them.
 _ENVIRONMENT_KEYS = ("server.api_key", "pack.source")
@@ -59,11 +60,11 @@ def open_library(config_dir: Path | None = None) -> Library:
 def compose(overrides: Sequence[str], *, config_dir: Path | None = None) -> Composed:
     """Compose, check and trace.
 
-    overrides: words such as `profile=turbo` or `cascade.alpha=0.9`; `--cascade-threshold=0.9` and the other aliases too.
+    overrides: words such as `profile=turbo` or `cascade.alpha=0.9`; aliases too, as in `--cascade-threshold=0.9`.
     config_dir: a folder of the user's own YAML, extending ours by name; None = `~/.config/mtrun` where it exists.
     Raises ConfigurationError, one sentence, for everything that cannot be honoured.
     """
-    with hydra_private.translated():
+    with hydra_private.translated_reads():
         library = open_library(config_dir)
         typed, warnings = canonical(list(overrides))
         words = read(typed, library)

@@ -21,6 +21,8 @@ def check_sources(sources: Sequence[Source], library: Library) -> None:
             continue
         if not source.user and library.user is not None:
             _refuse_shadowed(source, library)
+        if not isinstance(source.values, dict):
+            raise ConfigurationError(f"{source.file} holds a list or a word: write key: value lines")
         if "profile" in source.values:
             raise ConfigurationError(
                 f"{source.file} lacks the first line '# @package _global_', which every profile needs"
@@ -30,7 +32,8 @@ def check_sources(sources: Sequence[Source], library: Library) -> None:
 
 
 def _refuse_shadowed(source: Source, library: Library) -> None:
-    assert library.user is not None and source.file is not None
+    assert library.user is not None
+    assert source.file is not None
     twin = library.user / source.file.relative_to(library.shipped)
     if twin.is_file() and source.path != "config":
         raise ConfigurationError(f"{twin} has the name of a shipped file, which would win: give it another name")

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import mtrun.conf
 import yaml
 from hydra import version as hydra_version
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
@@ -29,11 +28,13 @@ from hydra.core.utils import JobRuntime, setup_globals
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 from hydra.plugins.completion_plugin import DefaultCompletionPlugin
 from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+import mtrun.conf
 from mtrun.runtime.config.nearest import did_you_mean
 from mtrun.runtime.config.schema import RunConfig
 from mtrun.runtime.errors import ConfigurationError
-from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 
 # Hydra's plugin and schema registries and ANTLR's parser tables are shared by the whole process and unguarded.
 _LOCK = threading.RLock()
@@ -60,7 +61,7 @@ class Source:
     path: str  # as in the defaults list, e.g. "profile/turbo"
     file: Path | None  # None = the schema
     user: bool  # from the user's own folder
-    values: dict[str, Any]  # plain containers, interpolations kept as text, nested under the file's package
+    values: Any  # plain containers, interpolations kept as text, nested under the file's package; a dict if well formed
 
 
 @dataclass(frozen=True)
@@ -122,7 +123,7 @@ class Library:
             return Plan(
                 config=config,
                 sources=sources,
-                choices={key: value for key, value in tree.overrides.known_choices.items()},
+                choices=dict(tree.overrides.known_choices),
                 chosen_by={key: path for key, path in by.items() if path is not None},
             )
 
@@ -136,7 +137,7 @@ class Library:
     def _source(self, default: Any, repo: Any) -> Source:
         loaded = repo.load_config(config_path=default.config_path)
         folder = {"main": self.shipped, "user": self.user}.get(loaded.provider)
-        values = OmegaConf.to_container(loaded.config, resolve=False) if folder is not None else {}
+        values: Any = OmegaConf.to_container(loaded.config, resolve=False) if folder is not None else {}
         package = default.package if default.package is not None else loaded.header["package"]
         for part in reversed(package.split(".") if package not in (None, "", "_global_") else []):
             values = {part: values}
@@ -170,7 +171,7 @@ def resolve_hydra(whole: DictConfig) -> None:
     from hydra.core.hydra_config import HydraConfig
 
     previous = HydraConfig.instance().cfg
-    HydraConfig.instance().cfg = whole
+    HydraConfig.instance().cfg = whole  # type: ignore[assignment]
     try:
         OmegaConf.resolve(whole.hydra)
     finally:
@@ -232,13 +233,25 @@ def sweep(overrides: Sequence[str]) -> list[list[str]]:
 
 @contextmanager
 def translated(user: Path | None = None) -> Iterator[None]:
-    """Turn whatever Hydra, OmegaConf, ANTLR or YAML raise into a ConfigurationError of one sentence."""
+    """Turn whatever Hydra, OmegaConf, ANTLR or YAML raise into a ConfigurationError of one sentence.
+
+    Wide, since Hydra raises bare ValueError and AssertionError: only for calls into Hydra.
+    """
     try:
         yield
     except ConfigurationError:
         raise
     except _FAILURES as error:
         raise ConfigurationError(_sentence(error, user)) from None
+
+
+@contextmanager
+def translated_reads() -> Iterator[None]:
+    """The same for reading values of a composed tree, where only references and files can fail."""
+    try:
+        yield
+    except (OmegaConfBaseException, OSError) as error:
+        raise ConfigurationError(_sentence(error, None)) from None
 
 
 def _sentence(error: BaseException, user: Path | None) -> str:
@@ -251,7 +264,7 @@ def _sentence(error: BaseException, user: Path | None) -> str:
         options = [f"{name.rpartition('/')[0]}/{option}" for option in error.options or ()]
         return f"a defaults list names {name!r}, and there is no such file{did_you_mean(name, options)}"
     if isinstance(error, OmegaConfBaseException):
-        return f"{error.full_key or 'a key'} refers to something it cannot take: write the value itself, or ${{section.key}}"
+        return f"{error.full_key or 'a key'} refers to something it cannot take: write the value itself"
     if isinstance(error, RecursionError):
         return "the defaults lists of the chosen files extend each other in a circle: take one link out"
     if isinstance(error, UnicodeDecodeError):

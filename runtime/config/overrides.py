@@ -203,7 +203,8 @@ def pack_kind(source: str, known: Sequence[str]) -> str:
     if "," in source:
         raise ConfigurationError(f"pack={source} names several packs: write one, as in pack={source.partition(',')[0]}")
     raise ConfigurationError(
-        f"there is no pack {source!r}: known packs are {', '.join(known)}; a folder is written ./folder, a hub id owner/name"
+        f"there is no pack {source!r}: known packs are {', '.join(known)}; "
+        "a folder is written ./folder, a hub id owner/name"
     )
 
 

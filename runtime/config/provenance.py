@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
+from enum import StrEnum
 
 
-class Origin(str, Enum):
+class Origin(StrEnum):
     """Who decided a value, weakest first; the names are printed."""
 
     DEFAULT = "default"

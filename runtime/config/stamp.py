@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from omegaconf import OmegaConf, read_write
+
 from mtrun.runtime.config.compose import Composed, explicit_lanes
 from mtrun.runtime.config.provenance import Origin, Provenance
 from mtrun.runtime.config.schema import LANE_NAMES, RunConfig
 from mtrun.runtime.errors import ConfigurationError, StampError
-from omegaconf import OmegaConf, read_write
 
 
 def is_stamped(composed: Composed) -> bool:
@@ -40,7 +41,7 @@ def stamp(composed: Composed, values: Mapping[str, bool], reasons: Mapping[str, 
 
 
 def lane_value(composed: Composed, name: str) -> bool:
-    """What was decided for a lane. Raises StampError before the stamp, ConfigurationError for a name that is no lane."""
+    """What was decided for a lane. Raises StampError before the stamp, ConfigurationError for an unknown name."""
     _known(name)
     explicit = explicit_lanes(composed)
     if name in explicit:

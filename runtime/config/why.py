@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from omegaconf import DictConfig, ListConfig, OmegaConf
+
 from mtrun.runtime.config.compose import Composed
 from mtrun.runtime.config.leaves import leaves
-from omegaconf import DictConfig, ListConfig, OmegaConf
 
 HIDDEN = "(hidden)"
 

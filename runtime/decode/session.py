@@ -19,7 +19,6 @@ from mtrun.runtime.decode.verify import Outcome, Verify, VerifyCycle, uniforms
 from mtrun.runtime.packs.contract import Caches, Trunk, TrunkOut
 
 
-
 def no_draft() -> Drafted:
     """What a plain step judges: built where it is used, since arrays belong to their thread."""
     return Drafted(mx.array([], dtype=mx.int32), None)

@@ -13,7 +13,7 @@ from typing import Any
 from mtrun.runtime.errors import PackError
 
 MAX_JSON_BYTES = 64 * 2**20  # tokenizer.json of a 256k vocabulary is about 35 MB
-MAX_YAML_BYTES = 4 * 2**20
+MAX_YAML_BYTES = 2**20
 
 _SHA256 = re.compile(r"[0-9a-f]{64}\Z")
 
@@ -36,7 +36,7 @@ class Fields:
         for key in self.data:
             if key not in names:
                 near = difflib.get_close_matches(key, list(names), n=1, cutoff=0.5)
-                hint = f"did you mean {near[0]!r}?" if near else f"allowed keys are {', '.join(sorted(names))}."
+                hint = f"write {near[0]!r} instead." if near else f"allowed keys are {', '.join(sorted(names))}."
                 raise PackError(f"{self.where} has the unknown key {shown(key)}: {hint}")
 
     def has(self, key: str) -> bool:

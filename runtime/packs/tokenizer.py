@@ -13,6 +13,8 @@ from mtrun.runtime.packs.members import CONFIG, TOKENIZER, member
 from mtrun.runtime.packs.reader import read_config, read_eos_ids
 from mtrun.runtime.packs.stream import TextStream
 
+_BYTE_TOKENS = tuple(f"<0x{byte:02X}>" for byte in range(256))  # how SentencePiece vocabularies spell single bytes
+
 
 class PackTokenizer:
     """Reads tokenizer.json, the chat template and the end-of-sequence ids of the pack in `folder`."""
@@ -26,7 +28,9 @@ class PackTokenizer:
         self._tokenizer = _read_tokenizer(member(folder, TOKENIZER, "tokenizer"))
         self._chat = read_chat_template(folder)
         self.eos_ids = read_eos_ids(folder, config)
-        self.vocab_size = 1 + max(self._tokenizer.get_vocab(with_added_tokens=True).values(), default=-1)
+        vocabulary = self._tokenizer.get_vocab(with_added_tokens=True)
+        self.vocab_size = 1 + max(vocabulary.values(), default=-1)
+        self._byte_ids = frozenset(vocabulary[name] for name in _BYTE_TOKENS if name in vocabulary)
         limit = config.get("vocab_size")
         if type(limit) is not int or not 0 < self.vocab_size <= limit:
             raise PackError(
@@ -64,7 +68,7 @@ class PackTokenizer:
 
     def stream(self) -> TextStream:
         """A new incremental decoder, one for each reply."""
-        return TextStream(self.decode)
+        return TextStream(self.decode, self._byte_ids)
 
 
 def _read_tokenizer(path: Path) -> Any:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from mtrun.runtime.errors import PackError
 from mtrun.runtime.packs.identity import sha256_file
@@ -194,8 +194,7 @@ def _refuse_non_finite(plan: _Plan, arrays: Mapping[str, mx.array]) -> None:
 
 
 def _draft_ids(info: TensorInfo, vocab_size: int) -> list[int]:
-    ids = _mx_load(info.file)[DRAFT_IDS].tolist()
-    assert isinstance(ids, list)
+    ids = cast(list[int], _mx_load(info.file)[DRAFT_IDS].tolist())
     if len(set(ids)) != len(ids) or not all(0 <= one < vocab_size for one in ids):
         raise PackError(f"the head's {DRAFT_IDS} must be distinct ids below the vocabulary of {vocab_size}.")
     return ids

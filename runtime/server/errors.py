@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any
 
-from mtrun.runtime.errors import CapacityError, EngineStoppedError, MtrunError, RequestError
+from mtrun.runtime.errors import CapacityError, EngineStoppedError, MtrunError, RequestError, StampError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
@@ -50,7 +50,7 @@ def problem_of(error: BaseException, field_default: str | None = None) -> Proble
         return Problem(400, str(error), param=error.field or field_default)
     if isinstance(error, CapacityError):
         return _capacity(error, field_default)
-    if isinstance(error, EngineStoppedError):
+    if isinstance(error, EngineStoppedError | StampError):  # StampError: asked for verdicts while the model loads
         return Problem(503, str(error), kind="server_error", code="engine_stopped", headers={"Retry-After": "5"})
     if isinstance(error, MtrunError):
         return Problem(500, str(error), kind="server_error", code="engine_error")

@@ -63,7 +63,7 @@ def chat_logprobs(entries: Sequence[TokenLogprob], tokenizer: ChatTokenizer) -> 
 
 def completion_logprobs(entries: Sequence[TokenLogprob], tokenizer: ChatTokenizer, offset: int) -> dict[str, Any]:
     """The legacy shape. `offset` is the number of characters of the reply before the first entry."""
-    tokens = [tokenizer.decode([entry.token_id]) for entry in entries]
+    tokens = [_written(entry.token_id, tokenizer) for entry in entries]
     offsets = []
     for token in tokens:
         offsets.append(offset)
@@ -80,14 +80,18 @@ def _legacy_top(entry: TokenLogprob, tokenizer: ChatTokenizer) -> dict[str, floa
     """Keyed by text, as the legacy shape demands: of two ids with one text the likelier stays."""
     top: dict[str, float] = {}
     for token_id, logprob in entry.top:
-        top.setdefault(tokenizer.decode([token_id]), _finite(logprob))
+        top.setdefault(_written(token_id, tokenizer), _finite(logprob))
     return top
 
 
 def _chat_entry(token_id: int, logprob: float, tokenizer: ChatTokenizer) -> dict[str, Any]:
-    token = tokenizer.decode([token_id])
+    token = _written(token_id, tokenizer)
     whole = "\ufffd" not in token
     return {"token": token, "logprob": _finite(logprob), "bytes": list(token.encode()) if whole else None}
+
+
+def _written(token_id: int, tokenizer: ChatTokenizer) -> str:
+    return tokenizer.decode([token_id], skip_special_tokens=False)
 
 
 def _finite(logprob: float) -> float:

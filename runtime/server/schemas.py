@@ -255,13 +255,14 @@ def _problem(model: type[CommonBody], error: ValidationError) -> ProblemError:
 def _wanted(model: type[BaseModel], place: tuple[int | str, ...]) -> str:
     """The description of the field at `place`."""
     owner: type[BaseModel] = model
-    if place[0] == "messages" and len(place) >= 2:
-        owner, place = ChatMessage, place[2:]
-    elif place[0] == "stream_options" and len(place) == 2:
-        owner, place = StreamOptions, place[1:]
-    if not place:
+    name = place[0]
+    if name == "messages" and len(place) == 2:
         return "an object with role and content"
-    return owner.model_fields[str(place[0])].description or "another value"
+    if name == "messages" and len(place) > 2:
+        owner, name = ChatMessage, place[2]
+    elif name == "stream_options" and len(place) == 2:
+        owner, name = StreamOptions, place[1]
+    return owner.model_fields[str(name)].description or "another value"
 
 
 def _shown(value: object) -> str:

@@ -31,7 +31,7 @@ def bind(settings: ServerSettings) -> socket.socket:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         listener = socket.socket(family, kind, protocol)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
+        listener.bind((address[0], port, *address[2:]))  # getaddrinfo wraps a port past 65535
         listener.listen(128)
     except (OSError, OverflowError) as error:
         if listener is not None:
@@ -101,9 +101,7 @@ class DrainingServer(uvicorn.Server):
 def _bind_message(host: str, port: int, error: Exception) -> str:
     number = getattr(error, "errno", None)
     if number == errno.EADDRINUSE:
-        return (
-            f"Port {port} on {host} is taken: stop what uses it, or set server.port=N (0 = any free port)."
-        )
+        return f"Port {port} on {host} is taken: stop what uses it, or set server.port=N (0 = any free port)."
     if number in (errno.EACCES, errno.EPERM):
         return f"Port {port} on {host} is not allowed for this user: choose server.port=N above 1023."
     return f"Cannot listen on server.host={host} server.port={port} ({error}): choose an address of this machine."

@@ -6,6 +6,7 @@ from fractions import Fraction
 import mlx.core as mx
 import numpy as np
 import pytest
+
 from mtrun.kernels.block_verify import block_verify, keep_probabilities, path_weights
 
 BELOW_ONE = np.nextafter(1.0, 0.0)
@@ -88,3 +89,10 @@ def test_float32_rows_stay_float32():
     tau, replacement = block_verify(row, row, mx.array([0]), mx.array([0.5]))
     assert replacement.dtype == mx.float32
     assert tau.dtype == mx.int32
+
+
+def test_the_kernel_never_synchronises(tmp_path):
+    """Exporting traces the graph, which refuses any evaluation on the way."""
+    rng = np.random.default_rng(9)
+    p, q = (f64(rng.dirichlet(np.ones(4), size=3)) for _ in range(2))
+    mx.export_function(str(tmp_path / "block"), block_verify, p, q, mx.array([0, 1, 2]), f64([0.9, 0.5, 0.7]))

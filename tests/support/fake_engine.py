@@ -1,7 +1,8 @@
 """A scripted engine without MLX: bytes are tokens, and the reply to a prompt is that prompt in capitals.
 
-Every cycle releases `per_cycle` tokens after `delay` seconds. `script` may replace the reply; `faults` maps a word of the
-prompt to an exception that is raised after three tokens; `gate`, while cleared, holds every request before its first token.
+Every cycle releases `per_cycle` tokens after `delay` seconds. `script` may replace the reply; `faults` maps a word of
+the prompt to an exception that is raised after three tokens; `gate`, while cleared, holds every request before its
+first token.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class ByteTokenizer:
             raise RequestError("The chat template refuses these messages: the first one must be yours.", "messages")
         return self.encode("\n".join(message["content"] for message in messages) or " ")
 
-    def decode(self, ids: Sequence[int]) -> str:
+    def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         return bytes(ids).decode(errors="replace")
 
 
@@ -65,6 +66,7 @@ class ScriptedGenerator:
     script: Callable[[str], str] = str.upper
     faults: dict[str, BaseException] = field(default_factory=dict)
     load_error: BaseException | None = None
+    load_gate: threading.Event | None = None  # the load waits for it
     gate: threading.Event = field(default_factory=threading.Event)
     seen: list[GenerationRequest] = field(default_factory=list)
 
@@ -72,6 +74,8 @@ class ScriptedGenerator:
         self.gate.set()
 
     def load(self) -> None:
+        if self.load_gate is not None:
+            self.load_gate.wait()
         if self.load_error is not None:
             raise self.load_error
 

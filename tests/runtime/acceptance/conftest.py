@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import mlx.core as mx
 import numpy as np
 import pytest
+
 from mtrun.runtime.acceptance.law import Block
 from mtrun.runtime.acceptance.table import build_law
 

@@ -4,6 +4,7 @@ from dataclasses import fields
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from mtrun.runtime.acceptance.counts import Counts
 
 

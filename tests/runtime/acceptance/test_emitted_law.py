@@ -3,7 +3,9 @@
 import mlx.core as mx
 import numpy as np
 import pytest
+
 from mtrun.runtime.acceptance.exact import ExactLaw
+from mtrun.runtime.acceptance.law import Block
 
 
 def divergence(p, q):
@@ -112,3 +114,15 @@ def test_a_draft_that_q_never_draws_is_rejected_without_nan(law, block):
     judged = law.judge(block([0.5, 0.5], [0.0, 1.0], 0, 0.75))
     assert judged.kept.item() in (0, 1)
     assert np.isfinite(np.array(judged.replacement)).all()
+
+
+def test_judging_never_synchronises(law, block, tmp_path):
+    """Exporting traces the graph, which refuses any evaluation on the way."""
+
+    def judge(p, q, drafted, coins):
+        judged = law.judge(Block(p, q, drafted, coins))
+        return judged.kept, judged.deferred, judged.replacement
+
+    one = block([[0.5, 0.3, 0.2], [0.1, 0.9, 0.0]], [[0.2, 0.2, 0.6], [0.5, 0.25, 0.25]], [2, 0], [0.1, 0.9])
+    arguments = (one.p, one.q, one.drafted, one.coins)
+    mx.export_function(str(tmp_path / "judge"), judge, *arguments)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import mlx.core as mx
 import numpy as np
 import pytest
+
 from mtrun.kernels.block_verify import block_verify
 from mtrun.runtime.acceptance.exact import ExactLaw
 from mtrun.runtime.acceptance.law import Judgement

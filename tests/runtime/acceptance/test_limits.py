@@ -3,6 +3,7 @@
 import mlx.core as mx
 import numpy as np
 import pytest
+
 from mtrun.runtime.acceptance.cascade import CascadeLaw, token_rule
 from mtrun.runtime.acceptance.exact import ExactLaw
 from mtrun.runtime.acceptance.synthetic import SyntheticLaw

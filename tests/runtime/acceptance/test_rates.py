@@ -1,4 +1,5 @@
 import pytest
+
 from mtrun.runtime.acceptance.counts import Counts
 from mtrun.runtime.acceptance.line import accept_line
 from mtrun.runtime.acceptance.rates import DEFINITIONS, rates

@@ -1,6 +1,7 @@
 import math
 
 import pytest
+
 from mtrun.runtime.acceptance.cascade import RULES
 from mtrun.runtime.acceptance.law import AcceptanceLaw
 from mtrun.runtime.acceptance.table import LAWS, build_law

@@ -7,6 +7,7 @@ from pathlib import Path
 import mlx.core as mx
 import numpy as np
 import pytest
+
 from mtrun.kernels.rows import draw
 from mtrun.runtime.acceptance.cascade import CascadeLaw
 from mtrun.runtime.acceptance.exact import ExactLaw

@@ -81,6 +81,8 @@ def launcher() -> Iterator[Launch]:
         thread = threading.Thread(target=uvicorn_server.run, kwargs={"sockets": [listener]}, daemon=True)
         thread.start()
         until(lambda: uvicorn_server.started, 10.0)
+        if fake.generator.load_gate is None and fake.generator.load_error is None:
+            fake.worker.wait_ready(10.0)
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         served = Served(fake, uvicorn_server, url, httpx.Client(base_url=url, timeout=10.0))
         running.append((served, thread))
@@ -90,6 +92,8 @@ def launcher() -> Iterator[Launch]:
     for served, thread in running:
         served.client.close()
         served.generator.gate.set()
+        if served.generator.load_gate is not None:
+            served.generator.load_gate.set()
         served.server.should_exit = True
         thread.join(10.0)
         assert not thread.is_alive()
@@ -113,3 +117,8 @@ def served(shared: Served) -> Served:
     """One plain server for the tests of a module that change nothing in it."""
     shared.generator.seen.clear()
     return shared
+
+
+@pytest.fixture
+def make_settings() -> Callable[..., FakeServerConfig]:
+    return FakeServerConfig

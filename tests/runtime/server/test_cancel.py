@@ -6,6 +6,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import httpx
@@ -21,7 +22,7 @@ def send_raw(served: Any, body: dict[str, Any]) -> socket.socket:
     content = json.dumps(body).encode()
     port = int(served.url.rsplit(":", 1)[1])
     connection = socket.create_connection(("127.0.0.1", port), timeout=5.0)
-    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    head = "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     connection.sendall(f"{head}Content-Length: {len(content)}\r\n\r\n".encode() + content)
     return connection
 
@@ -94,7 +95,7 @@ def test_comments_keep_a_stream_alive_through_a_long_prefill(start: Callable[...
     comments = [line for line in lines if line.startswith(":")]
     assert len(comments) >= 4
     assert any("prefill 0/400" in comment for comment in comments)
-    assert max(after - before for before, after in zip(arrivals, arrivals[1:], strict=False)) < 0.5
+    assert max(after - before for before, after in pairwise(arrivals)) < 0.5
     assert all(line.startswith((":", "data: ")) for line in lines)
     assert lines[-1] == "data: [DONE]"
 

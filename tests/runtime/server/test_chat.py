@@ -28,7 +28,9 @@ def test_a_streamed_reply_has_the_text_of_a_whole_one(client: openai.OpenAI) -> 
     assert len({chunk.id for chunk in chunks}) == 1
 
 
-@pytest.mark.parametrize(("options", "expected"), [({"include_usage": True}, 1), ({"include_usage": False}, 0), (None, 0)])
+@pytest.mark.parametrize(
+    ("options", "expected"), [({"include_usage": True}, 1), ({"include_usage": False}, 0), (None, 0)]
+)
 def test_the_usage_chunk_comes_once_and_only_when_asked(
     client: openai.OpenAI, options: dict[str, bool] | None, expected: int
 ) -> None:

@@ -38,7 +38,7 @@ def test_logprobs_have_the_legacy_shape_with_running_offsets(client: openai.Open
     assert logprobs.top_logprobs[0] == {"A": -66.0, "B": -67.0}
     stream = client.completions.create(model="tiny/fake", prompt="abcdef", logprobs=2, stream=True)
     offsets = [chunk.choices[0].logprobs.text_offset for chunk in stream if chunk.choices[0].logprobs]
-    assert sum(offsets, []) == logprobs.text_offset == [0, 1, 2, 3, 4, 5]
+    assert [offset for part in offsets for offset in part] == logprobs.text_offset == [0, 1, 2, 3, 4, 5]
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,9 @@ def test_a_dead_thread_is_unhealthy_and_refuses_at_once(start: Callable[..., Any
     served = start(faults={"deadly": SystemExit("gone")})
     served.generator.gate.clear()
     replies: list[Any] = []
-    asked = [threading.Thread(target=lambda word=word: replies.append(served.chat(word))) for word in ("deadly", "next")]
+    asked = [
+        threading.Thread(target=lambda word=word: replies.append(served.chat(word))) for word in ("deadly", "next")
+    ]
     for number, thread in enumerate(asked):
         thread.start()
         wait_until(lambda number=number: waiting_and_running(served) == number + 1)
@@ -70,19 +72,24 @@ def test_a_dead_thread_is_unhealthy_and_refuses_at_once(start: Callable[..., Any
     assert "mtrun_up 0.0" in served.client.get("/metrics").text
 
 
-def test_health_is_503_while_loading_and_when_the_load_failed(start: Callable[..., Any]) -> None:
-    release = threading.Event()
+def test_health_is_503_while_the_model_loads(start: Callable[..., Any]) -> None:
+    load_gate = threading.Event()
+    served = start(load_gate=load_gate)
+    health = served.client.get("/health")
+    assert (health.status_code, health.json()["status"]) == (503, "loading")
+    refused = served.chat()
+    assert refused.status_code == 503
+    assert refused.headers["retry-after"]
+    load_gate.set()
+    wait_until(lambda: served.client.get("/health").status_code == 200)
+    assert served.chat().status_code == 200
 
-    class SlowLoad(LaneError):
-        """Raised by the load once the test lets it."""
 
-    served = start()
-    assert served.health()["status"] == "ok"
-    loading = start(load_error=SlowLoad("The lane frspec failed its proof: switch it off."))
-    wait_until(lambda: loading.health()["status"] == "dead")
-    assert "frspec" in loading.health()["reason"]
-    assert loading.chat().status_code == 503
-    release.set()
+def test_a_failed_load_is_dead_with_its_reason(start: Callable[..., Any]) -> None:
+    served = start(load_error=LaneError("The lane frspec failed its proof: switch it off."))
+    wait_until(lambda: served.health()["status"] == "dead")
+    assert "frspec" in served.health()["reason"]
+    assert served.chat().status_code == 503
 
 
 def test_the_log_has_one_verdict_line_a_request_and_never_content(

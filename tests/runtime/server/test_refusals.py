@@ -198,7 +198,9 @@ VALUES = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=6), inner, max_size=3),
     max_leaves=6,
 )
-FIELDS = st.sampled_from([*NUMBERS, "messages", "model", "stream", "stop", "logit_bias", "stream_options", "tools", "x"])
+FIELDS = st.sampled_from(
+    [*NUMBERS, "messages", "model", "stream", "stop", "logit_bias", "logprobs", "stream_options", "tools", "x"]
+)
 
 
 @given(fields=st.dictionaries(FIELDS | st.text(max_size=4), VALUES, max_size=4), whole=st.booleans())
