@@ -41,9 +41,10 @@ def convert(source: Path, folder: Path) -> None:
     import mlx.core as mx
 
     try:
-        tensors, metadata = mx.load(str(source), format="gguf", return_metadata=True)  # pyright: ignore
+        loaded: Any = mx.load(str(source), format="gguf", return_metadata=True)
     except (RuntimeError, ValueError, OSError) as error:
         raise PackError(f"MLX cannot read {source.name} ({error}): fetch the pack again.") from error
+    tensors, metadata = loaded
     facts = _Facts(metadata)
     config = _config(facts, tensors)
     weights = {}
@@ -54,7 +55,12 @@ def convert(source: Path, folder: Path) -> None:
             array = unpermute(array, config[kind])
         weights[target] = array
     config["quantization"] = _quantization(weights, config)
-    mx.save_safetensors(str(folder / WEIGHTS), weights, {"format": "mlx"})
+    try:
+        mx.save_safetensors(str(folder / WEIGHTS), weights, {"format": "mlx"})
+    except RuntimeError as error:  # MLX's writer does not say why
+        raise PackError(
+            f"the weights could not be written ({error}): free some space, or set MTRUN_CACHE to another disk."
+        ) from error
     _write(folder / CONFIG, config)
     _write_texts(folder, facts)
 

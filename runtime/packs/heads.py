@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import hashlib
 import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from mtrun.runtime.errors import PackError
 from mtrun.runtime.packs.fields import Fields, read_yaml
@@ -60,6 +62,31 @@ def committed_head(folder: Path) -> CommittedHead | None:
         trunk_identity=fields.sha256("trunk_identity") if fields.has("trunk_identity") else None,
         tag=tag,
     )
+
+
+def write_card(
+    folder: Path,
+    wiring: HeadWiring,
+    trunk_source_sha256: str,
+    licence: str,
+    draft_vocab_size: int | None,
+    card: Mapping[str, Any],
+) -> Path:
+    """Write `head.yaml` for the `mtp.safetensors` that lies in `folder`. `card` holds texts and figures for people."""
+    import yaml
+
+    content = {
+        **vars(wiring),
+        "draft_vocab_size": draft_vocab_size,
+        "sha256": sha256_file(folder / HEAD),
+        "licence": licence,
+        "trunk_source_sha256": trunk_source_sha256,
+        "card": dict(card),
+    }
+    path = folder / CARD
+    kept = {key: value for key, value in content.items() if value is not None}
+    path.write_text(yaml.safe_dump(kept, sort_keys=False, allow_unicode=True), encoding="utf-8")
+    return path
 
 
 def attach(folder: Path, plain: Manifest, source_sha256: str, head: CommittedHead | None) -> Manifest:

@@ -16,6 +16,8 @@ Snapshot = Callable[..., str]
 _HUB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}/[A-Za-z0-9][A-Za-z0-9._-]{0,95}\Z")
 # Texts and tensors only: nothing that could be run is even downloaded.
 _PATTERNS = ("*.json", "*.safetensors", "*.jinja", "pack.yaml", "head.yaml", "LICENSE*", "README.md")
+# Second copies of the weights in a maker's own layout, and files of other runtimes in folders below.
+_IGNORED = ("consolidated*.safetensors", "*/*")
 
 
 def resolve(source: str, fetcher: Fetcher | None = None, cache_dir: Path | None = None, offline: bool = False) -> Path:
@@ -52,7 +54,11 @@ def snapshot(source: str, cache_dir: Path | None = None, offline: bool = False, 
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import LocalEntryNotFoundError
 
-    options: dict[str, Any] = {"allow_patterns": list(_PATTERNS), "cache_dir": cache_dir}
+    options: dict[str, Any] = {
+        "allow_patterns": list(_PATTERNS),
+        "ignore_patterns": list(_IGNORED),
+        "cache_dir": cache_dir,
+    }
     if not refresh or offline:
         try:
             return _checked(source, Path(snapshot_download(source, local_files_only=True, **options)))

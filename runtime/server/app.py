@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from fastapi import FastAPI
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
+from starlette.responses import Response
+
 from mtrun.runtime.errors import MtrunError
 from mtrun.runtime.server import chat, completions, health
 from mtrun.runtime.server.api import EngineApi
 from mtrun.runtime.server.errors import ProblemError, on_http_exception, on_problem
 from mtrun.runtime.server.metrics import registry_of
 from mtrun.runtime.server.security import Guard, KeyCheck
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
-from starlette.exceptions import HTTPException
-from starlette.middleware.cors import CORSMiddleware
-from starlette.responses import Response
 
 __all__ = ["EngineApi", "create_app"]
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from mtrun.runtime.server.errors import Problem, ProblemError
 from starlette.requests import ClientDisconnect, Request
+
+from mtrun.runtime.server.errors import Problem, ProblemError
 
 BODY_LIMIT = 8 * 1024 * 1024  # bytes
 
@@ -50,7 +51,7 @@ async def _read(request: Request, limit: int) -> bytes:
 
 def _parse(content: bytes) -> dict[str, Any]:
     try:
-        value = json.loads(content.decode("utf-8"))
+        value = json.loads(content.decode("utf-8"), object_pairs_hook=_unique)
     except RecursionError:
         raise _malformed("it is nested too deeply") from None
     except ValueError as error:  # also UnicodeDecodeError and numbers of too many digits
@@ -58,6 +59,16 @@ def _parse(content: bytes) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise _malformed(f"it is {_kind(value)}")
     return {name: item for name, item in value.items() if item is not None}
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Of two values for one name either could be meant, so neither is taken."""
+    value = dict(pairs)
+    if len(value) != len(pairs):
+        seen: set[str] = set()
+        name = next(name for name, _ in pairs if name in seen or seen.add(name))
+        raise ProblemError(Problem(400, f"Send {name[:80]!r} once: the body has it twice.", param=name))
+    return value
 
 
 def _malformed(reason: str) -> ProblemError:

@@ -7,15 +7,16 @@ from collections.abc import Sequence
 from typing import Any
 
 from fastapi import APIRouter
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import Response
+
 from mtrun.runtime.requests import Finished, TokenLogprob
 from mtrun.runtime.server.api import EngineApi
 from mtrun.runtime.server.body import read_object
 from mtrun.runtime.server.exchange import answer, check_model, generation_request
 from mtrun.runtime.server.reply import chat_logprobs, new_id
 from mtrun.runtime.server.schemas import parse_chat
-from starlette.concurrency import run_in_threadpool
-from starlette.requests import Request
-from starlette.responses import Response
 
 router = APIRouter()
 

@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any
 
-from mtrun.runtime.errors import CapacityError, EngineStoppedError, MtrunError, RequestError, StampError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
+
+from mtrun.runtime.errors import CapacityError, EngineStoppedError, MtrunError, RequestError, StampError
 
 
 @dataclass(frozen=True)

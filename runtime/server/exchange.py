@@ -13,6 +13,9 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
 from mtrun.runtime.errors import EngineStoppedError, RequestError
 from mtrun.runtime.requests import Chunk, Event, Finished, GenerationRequest, Prefill, TokenLogprob
 from mtrun.runtime.server import sse
@@ -21,8 +24,6 @@ from mtrun.runtime.server.errors import Problem, ProblemError, problem_of
 from mtrun.runtime.server.reply import acceptance_header, mtrun_object, usage
 from mtrun.runtime.server.schemas import CommonBody
 from mtrun.runtime.ticket import Ticket
-from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
 
 logger = logging.getLogger("mtrun")
 

@@ -7,13 +7,14 @@ from dataclasses import asdict
 from typing import Any
 
 from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
 from mtrun.runtime.acceptance.rates import DEFINITIONS, rates
 from mtrun.runtime.errors import MtrunError
 from mtrun.runtime.server.api import EngineApi
 from mtrun.runtime.server.exchange import check_model
 from mtrun.runtime.worker import Snapshot
-from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
 
 router = APIRouter()
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import asdict
 
-from mtrun.runtime.errors import MtrunError
-from mtrun.runtime.server.api import EngineApi
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.registry import Collector
+
+from mtrun.runtime.errors import MtrunError
+from mtrun.runtime.server.api import EngineApi
 
 _OUTCOMES = ("completed", "failed", "refused", "cancelled")
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeVar
 
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, FailFast, Field, ValidationError
+
 from mtrun.runtime.server.errors import Problem, ProblemError
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 MOST_STOPS = 16
 LONGEST_STOP = 1024  # characters
@@ -19,7 +20,9 @@ SMALLEST_TEMPERATURE = 1e-6  # below it the softmax of float32 logits overflows
 _LARGEST_INT = 2**31 - 1
 _ANY = object()
 
-INERT: Mapping[str, tuple[Any, ...]] = {
+Inert = Mapping[str, tuple[Any, ...]]  # field -> the values that ask for nothing
+
+INERT: Inert = {
     "user": (_ANY,),
     "metadata": (_ANY,),
     "safety_identifier": (_ANY,),
@@ -37,11 +40,14 @@ INERT: Mapping[str, tuple[Any, ...]] = {
     "echo": (False,),
     "suffix": ("",),
 }
+MESSAGE_INERT: Inert = {"tool_calls": ([],), "annotations": ([],), "function_call": (), "refusal": (), "audio": ()}
 
 
 def _text(value: str) -> str:
-    if not value.isascii() and any("\ud800" <= character <= "\udfff" for character in value):
-        raise ValueError("text without lone surrogates")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise ValueError("text without lone surrogates") from None
     return value
 
 
@@ -156,7 +162,9 @@ class CommonBody(_Strict):
 
 
 class ChatBody(CommonBody):
-    messages: list[ChatMessage] = Field(min_length=1, description="a list of at least one message")
+    messages: Annotated[list[ChatMessage], FailFast()] = Field(
+        min_length=1, description="a list of at least one message"
+    )
     max_completion_tokens: int | None = Field(None, ge=1, description="a whole number from 1 up")
     logprobs: bool = Field(False, description="true or false")
     top_logprobs: int | None = Field(None, ge=0, le=20, description="a whole number from 0 to 20")
@@ -184,9 +192,6 @@ _SAMPLING = (
 
 def parse_chat(payload: dict[str, Any]) -> ChatBody:
     """Raises ProblemError (400) that names the first field at fault."""
-    messages = payload.get("messages")
-    if isinstance(messages, list):
-        payload = {**payload, "messages": [_without_nulls(message) for message in messages]}
     body = _validated(ChatBody, payload)
     if body.top_logprobs is not None and not body.logprobs:
         raise _refusal("top_logprobs", "Send logprobs: true with top_logprobs, or leave top_logprobs out.")
@@ -205,7 +210,7 @@ Body = TypeVar("Body", bound=CommonBody)
 
 def _validated(model: type[Body], payload: dict[str, Any]) -> Body:
     try:
-        body = model.model_validate(_without_inert(model, payload))
+        body = model.model_validate(_prepared(model, payload))
     except ValidationError as error:
         raise _problem(model, error) from None
     if body.stream_options is not None and not body.stream:
@@ -213,22 +218,45 @@ def _validated(model: type[Body], payload: dict[str, Any]) -> Body:
     return body
 
 
-def _without_nulls(value: Any) -> Any:
-    """A message without what is null, and without an empty list of tool calls."""
+def _prepared(model: type[CommonBody], payload: dict[str, Any]) -> dict[str, Any]:
+    asked = _asked(model, payload)
+    messages = asked.get("messages")
+    if isinstance(messages, list):
+        asked["messages"] = [
+            _asked(ChatMessage, message, f"messages[{i}].", MESSAGE_INERT) for i, message in enumerate(messages)
+        ]
+    if "stream_options" in asked:
+        asked["stream_options"] = _asked(StreamOptions, asked["stream_options"], "stream_options.", {})
+    return asked
+
+
+def _asked(model: type[BaseModel], value: object, place: str = "", inert: Inert = INERT) -> Any:
+    """`value` without what is null or asks for nothing. Raises ProblemError at the first field that is unknown.
+
+    Looked for here and not by the model, which would list every one of a million unknown names before it stops.
+    """
     if not isinstance(value, dict):
         return value
-    return {name: item for name, item in value.items() if item is not None and (name, item) != ("tool_calls", [])}
-
-
-def _without_inert(model: type[Body], payload: dict[str, Any]) -> dict[str, Any]:
     asked = {}
-    for name, value in payload.items():
-        allowed = () if name in model.model_fields else INERT.get(name, ())
-        if not any(choice is _ANY or _same(choice, value) for choice in allowed):
-            asked[name] = value
-    if isinstance(options := asked.get("stream_options"), dict):
-        asked["stream_options"] = _without_nulls(options)
+    for name, item in value.items():
+        if item is None or (name not in model.model_fields and _asks_nothing(item, inert.get(name, ()))):
+            continue
+        if name not in model.model_fields:
+            raise _unknown(place + name, inert)
+        asked[name] = item
     return asked
+
+
+def _asks_nothing(value: object, allowed: tuple[Any, ...]) -> bool:
+    return any(choice is _ANY or _same(choice, value) for choice in allowed)
+
+
+def _unknown(param: str, inert: Inert) -> ProblemError:
+    if any("\ud800" <= character <= "\udfff" for character in param):
+        return _refusal("body", "Send field names as text without lone surrogates.")
+    if param in inert or param.rpartition(".")[2] in inert:
+        return _refusal(param, f"Leave out {param}: this server cannot honour what it asks for.")
+    return _refusal(param, f"Leave out {param[:80]!r}: this server knows no such field.")
 
 
 def _same(choice: object, value: object) -> bool:
@@ -239,13 +267,7 @@ def _same(choice: object, value: object) -> bool:
 def _problem(model: type[CommonBody], error: ValidationError) -> ProblemError:
     first = error.errors(include_url=False, include_context=False)[0]
     place = first["loc"]
-    if not place:  # a name that is not text has no place
-        return _refusal("body", "Send field names as text without lone surrogates.")
     param = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in place).removeprefix(".")
-    if first["type"] == "extra_forbidden":
-        if place[0] in INERT:
-            return _refusal(param, f"Leave out {param}: this server cannot honour what it asks for.")
-        return _refusal(param, f"Leave out {param!r}: this server knows no such field.")
     if first["type"] == "missing":
         return _refusal(param, f"Send {param}: {_wanted(model, place)}.")
     want = first["msg"].removeprefix("Value error, ") if first["type"] == "value_error" else _wanted(model, place)

@@ -13,11 +13,12 @@ import traceback
 import uuid
 from urllib.parse import urlsplit
 
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
 from mtrun.runtime.errors import ConfigurationError
 from mtrun.runtime.server.api import ServerSettings
 from mtrun.runtime.server.errors import Problem, problem_of
-from starlette.datastructures import Headers, MutableHeaders
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 logger = logging.getLogger("mtrun")
 

@@ -8,6 +8,7 @@ import socket
 from collections.abc import Callable
 
 import uvicorn
+
 from mtrun.runtime.errors import ConfigurationError
 from mtrun.runtime.server.api import EngineApi, ServerSettings
 from mtrun.runtime.server.app import create_app

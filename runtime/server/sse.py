@@ -10,9 +10,10 @@ import json
 from collections.abc import AsyncGenerator, Callable, Mapping
 from typing import Any
 
-from mtrun.runtime.server.errors import Problem
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
+
+from mtrun.runtime.server.errors import Problem
 
 DONE = b"data: [DONE]\n\n"
 

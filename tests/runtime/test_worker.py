@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import pytest
+
 from mtrun.runtime.acceptance.counts import Counts
 from mtrun.runtime.errors import CapacityError, EngineStoppedError, LaneError, RequestError
 from mtrun.runtime.requests import Chunk, Event, Finished, GenerationRequest, LawReport, Prefill, Sampling

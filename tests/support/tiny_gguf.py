@@ -76,6 +76,7 @@ def tiny_metadata() -> dict[str, Any]:
 def write_tiny_gguf(path: Path, arrays: dict[str, Any], metadata: dict[str, Any]) -> Path:
     """Write `arrays` under GGUF's names, q and k rows in its interleaved rotary order."""
     import mlx.core as mx
+
     from mtrun.runtime.packs import gguf
 
     layer = {target: name for name, target in gguf._LAYER.items()}

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+
 from mtrun.runtime.cli.pack import pack
 from mtrun.runtime.packs.inspect import verify
 from support.tiny_pack import write_tiny_pack

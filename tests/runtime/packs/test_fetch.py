@@ -13,17 +13,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
+
 from mtrun.runtime.errors import PackError
 from mtrun.runtime.packs import cache as cache_module
 from mtrun.runtime.packs import wheel as wheel_module
 from mtrun.runtime.packs.cache import PackCache
 from mtrun.runtime.packs.fetch import Fetcher, convert_in_child
 from mtrun.runtime.packs.gguf import convert
+from mtrun.runtime.packs.heads import write_card
 from mtrun.runtime.packs.identity import sha256_file
 from mtrun.runtime.packs.inspect import verify
+from mtrun.runtime.packs.manifest import HeadWiring
 from mtrun.runtime.packs.reader import describe
 from mtrun.runtime.packs.recipes import RECIPES, WheelRecipe
+from mtrun.runtime.packs.tokenizer import PackTokenizer
 from support.tiny_gguf import write_tiny_wheel
 from support.tiny_pack import write_tiny_pack
 
@@ -59,12 +62,8 @@ def commit_head(fetcher: Fetcher, tmp_path: Path, seed: int = 0, source: str | N
     folder = fetcher.heads / "tiny"
     folder.mkdir(parents=True, exist_ok=True)
     shutil.copy(made / "mtp.safetensors", folder)
-    card = {
-        "layers": 1, "hidden": "post_norm", "concat": "h_e", "chain": "post_norm", "max_depth": 4,
-        "draft_vocab_size": 32, "sha256": sha256_file(folder / "mtp.safetensors"), "licence": "Apache-2.0",
-        "trunk_source_sha256": source or fetcher.recipes["tiny"].member_sha256, "card": {"tokens": 5},
-    }  # fmt: skip
-    (folder / "head.yaml").write_text(yaml.safe_dump(card))
+    source = source or fetcher.recipes["tiny"].member_sha256
+    write_card(folder, HeadWiring(max_depth=4), source, "Apache-2.0", 32, {"tokens": 5})
     return folder
 
 
@@ -382,6 +381,24 @@ def test_a_process_killed_while_it_fetches_leaves_no_pack_and_no_lock(fetcher: F
     assert fetcher.cached("tiny") is None
     folder = fetcher.fetch("tiny")
     assert visible(fetcher) == [folder.name]
+
+
+@pytest.mark.smollm2
+def test_the_fetched_default_pack_is_what_it_says() -> None:
+    folder = Fetcher().cached("smollm2")
+    if folder is None:
+        pytest.skip("the default pack is not fetched: mtrun pack fetch smollm2")
+    assert verify(folder) == []
+    found = describe(folder)
+    assert (found.layers, found.hidden_size, found.vocab_size, found.context_length) == (30, 576, 49152, 8192)
+    assert (found.quantized_bits, found.eos_ids) == (4, (2,))
+    tokenizer = PackTokenizer(folder)
+    ids = tokenizer.encode("I paid 1234 euros 🎉.")
+    assert tokenizer.decode(ids) == "I paid 1234 euros 🎉."
+    assert [tokenizer.decode([one]) for one in ids[3:7]] == ["1", "2", "3", "4"]
+    assert tokenizer.render_chat([{"role": "user", "content": "hi"}]).startswith(
+        "<|im_start|>system\nYou are a helpful"
+    )
 
 
 def test_the_shipped_recipes_are_complete() -> None:

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mlx_lm.models import llama
+
 from mtrun.runtime.errors import PackError
 from mtrun.runtime.packs.gguf import convert, main, parameter_name, unpermute
 from mtrun.runtime.packs.reader import describe
@@ -96,6 +97,18 @@ def test_a_damaged_file_is_one_sentence_and_exit_code_2(tmp_path: Path, capsys: 
     (tmp_path / "x.gguf").write_bytes(b"GGUF" + b"\x00" * 20)
     assert main([str(tmp_path / "x.gguf"), str(tmp_path)]) == 2
     assert len(capsys.readouterr().err.strip().splitlines()) == 1
+
+
+def test_a_disk_that_fills_up_while_weights_are_written_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise RuntimeError("[write] Unable to write 10 bytes to file.")
+
+    source = write_tiny_gguf(tmp_path / "x.gguf", tiny_arrays(), tiny_metadata())
+    monkeypatch.setattr(mx, "save_safetensors", refuse)
+    with pytest.raises(PackError, match="free some space"):
+        convert(source, tmp_path)
 
 
 def test_a_tensor_that_llama_does_not_have_is_refused() -> None:

@@ -5,6 +5,7 @@ from typing import Any
 
 import huggingface_hub
 import pytest
+
 from mtrun.runtime.errors import PackError
 from mtrun.runtime.packs.cache import PackCache
 from mtrun.runtime.packs.fetch import Fetcher

@@ -8,6 +8,7 @@ import pytest
 import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+
 from mtrun.runtime.errors import PackError
 from mtrun.runtime.packs.manifest import HeadEntry, HeadWiring, SamplerDefaults, read_manifest, write_manifest
 from support.tiny_pack import write_tiny_pack

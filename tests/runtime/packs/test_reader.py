@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import yaml
+
 from mtrun.runtime.errors import PackError
 from mtrun.runtime.packs.inspect import inspect, verify
 from mtrun.runtime.packs.reader import describe

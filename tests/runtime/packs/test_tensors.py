@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+
 from mtrun.runtime.errors import PackError
 from mtrun.runtime.packs.identity import trunk_identity
 from mtrun.runtime.packs.tensors import read_head_tensors, read_header, read_trunk_tensors

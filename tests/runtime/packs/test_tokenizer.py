@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from mtrun.runtime.errors import PackError, RequestError
 from mtrun.runtime.packs.stream import TextStream
 from mtrun.runtime.packs.tokenizer import PackTokenizer

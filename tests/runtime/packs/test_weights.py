@@ -9,6 +9,7 @@ import pytest
 import yaml
 from mlx.utils import tree_flatten
 from mlx_lm.models import llama
+
 from mtrun.runtime.errors import PackError
 from mtrun.runtime.packs.identity import file_entries
 from mtrun.runtime.packs.reader import PackDescription, describe

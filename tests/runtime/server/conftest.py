@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 import json
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-_SUPPORT = str(Path(__file__).parents[2] / "support")
-if _SUPPORT not in sys.path:  # there are no test packages: the scripted engine is imported by its file's name
-    sys.path.insert(0, _SUPPORT)
-
-from fake_engine import FakeEngine, FakeServerConfig, ScriptedGenerator  # noqa: E402
-from mtrun.runtime.server.serve import DrainingServer, bind, make_server  # noqa: E402
+from mtrun.runtime.server.serve import DrainingServer, bind, make_server
+from support.fake_engine import FakeEngine, FakeServerConfig, ScriptedGenerator
 
 
 @dataclass

@@ -11,6 +11,7 @@ from typing import Any
 
 import openai
 import pytest
+
 from mtrun.runtime.errors import LaneError
 
 

@@ -160,6 +160,22 @@ def test_another_content_type_is_refused(served: Any, media: str) -> None:
     assert refused(reply, 415)["param"] == "content-type"
 
 
+def test_a_field_sent_twice_is_refused_by_name(served: Any) -> None:
+    content = b'{"messages": [{"role": "user", "content": "x"}], "temperature": 0, "temperature": 1}'
+    assert refused(served.client.post("/v1/chat/completions", content=content, headers=JSON))["param"] == "temperature"
+
+
+@pytest.mark.parametrize("place", ["body", "message", "messages"])
+def test_a_flood_of_faults_costs_no_more_than_one(served: Any, place: str) -> None:
+    flood: dict[str, Any] = {f"x{i}": 1 for i in range(400_000)}
+    message: Any = {"role": "user", "content": "x", **(flood if place == "message" else {})}
+    messages = [{}] * 400_000 if place == "messages" else [message]
+    reply = served.post("/v1/chat/completions", {"messages": messages, **(flood if place == "body" else {})})
+    expected = {"body": "x0", "message": "messages[0].x0", "messages": "messages[0].role"}
+    assert refused(reply)["param"] == expected[place]
+    assert reply.elapsed.total_seconds() < 5.0
+
+
 def test_unknown_paths_and_methods_have_the_same_shape(served: Any) -> None:
     assert refused(served.client.get("/v1/nothing"), 404)["code"] == "not_found"
     assert refused(served.client.get("/openapi.json"), 404)["code"] == "not_found"

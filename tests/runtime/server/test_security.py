@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+
 from mtrun.runtime.errors import ConfigurationError
 from mtrun.runtime.server.security import check_exposure, is_loopback
 from mtrun.runtime.server.serve import bind

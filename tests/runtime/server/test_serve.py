@@ -15,14 +15,15 @@ from typing import Any
 
 import httpx
 import pytest
+
 from mtrun.runtime.errors import ConfigurationError
 from mtrun.runtime.server.serve import bind
 
-SUPPORT = Path(__file__).parents[2] / "support"
+TESTS = Path(__file__).parents[2]
 SCRIPT = """
 import sys
 sys.path.insert(0, sys.argv[1])
-from fake_engine import FakeEngine, ScriptedGenerator
+from support.fake_engine import FakeEngine, ScriptedGenerator
 from mtrun.runtime.server.serve import serve
 engine = FakeEngine(ScriptedGenerator(delay=float(sys.argv[2])))
 engine.worker.wait_ready()
@@ -80,7 +81,7 @@ def test_what_outlasts_the_grace_is_told_so(start: Callable[..., Any]) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_finishes_the_stream_and_ends_the_process(number: signal.Signals) -> None:
-    command = [sys.executable, "-W", "error", "-c", SCRIPT, str(SUPPORT), "0.02", "5"]
+    command = [sys.executable, "-W", "error", "-c", SCRIPT, str(TESTS), "0.02", "5"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout is not None
     port = int(process.stdout.readline())
