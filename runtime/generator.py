@@ -10,13 +10,15 @@ from mtrun.lanes.contract import Stage
 from mtrun.runtime import memory
 from mtrun.runtime.arming.install import Installation
 from mtrun.runtime.audit import require
+from mtrun.runtime.errors import ConfigurationError
 from mtrun.runtime.preparation import Preparation
 from mtrun.runtime.requests import Event, GenerationRequest
-from mtrun.runtime.verdicts import VerdictRegistry
+from mtrun.runtime.verdicts import State, VerdictRegistry
 
 if TYPE_CHECKING:
     from mtrun.runtime.acceptance.law import AcceptanceLaw
     from mtrun.runtime.decode.decoder import Decoder
+    from mtrun.runtime.packs.families import Loaded
 
 
 class MtpGenerator:
@@ -27,21 +29,49 @@ class MtpGenerator:
         self.registry = VerdictRegistry(run.orders.lanes)
         self.installation = Installation(run.orders, self.registry)
         self.decoder: Decoder | None = None  # None until loaded
+        self._loaded: Loaded | None = None
 
     def load(self) -> None:
         """Process lanes, weights, engine lanes, in this order. Raises what start-up must stop for."""
+        self._load(None)
+
+    def variant(self, run: Preparation) -> MtpGenerator:
+        """Another run of the same pack over the weights loaded here: its own law, parts, lanes and verdicts.
+
+        For comparisons in one process. Call it on the thread of `load`, run there too, and close variants before this
+        one. Raises ConfigurationError when `run` needs another pack, thread count or process lane, and what `load` raises.
+        """
+        assert self._loaded is not None, "load comes before variant"
+        self._check_shares_process(run)
+        other = MtpGenerator(run)
+        other._load(self._loaded)
+        return other
+
+    def _check_shares_process(self, run: Preparation) -> None:
+        """A process lane works for every engine of the process, whatever one of them would say of it."""
+        if run.pack.folder != self.prepared.pack.folder:
+            raise ConfigurationError("a variant shares the loaded weights: give it the same pack")
+        if run.config.engine.threads != self.prepared.config.engine.threads:
+            raise ConfigurationError("engine.threads holds for the whole process: give the variant the same number")
+        for verdict in self.registry.verdicts():
+            lane, armed = verdict.lane, verdict.state is not State.DECLINED
+            if run.orders.lanes[lane].stage is Stage.PROCESS and run.orders.wanted[lane][0] != armed:
+                have = f"lanes.{lane}={str(armed).lower()}"
+                raise ConfigurationError(f"lane {lane} holds for the whole process: give the variant {have}")
+
+    def _load(self, shared: Loaded | None) -> None:
         self.installation.arm(Stage.PROCESS)
-        self.decoder = self._build()
+        self._loaded = shared or self.prepared.family.load(self.prepared.pack)
+        self.decoder = self._build(self._loaded)
         self.installation.arm(Stage.ENGINE, self.decoder.parts)
         require(self.registry.verdicts(), self.prepared.config.audit.require)
         self.registry.start_serving()
 
-    def _build(self) -> Decoder:
+    def _build(self, loaded: Loaded) -> Decoder:
         from mtrun.runtime.decode.decoder import Decoder, DecodeSettings
         from mtrun.runtime.parts import stock_parts
 
         config, tokenizer = self.prepared.config, self.prepared.tokenizer
-        loaded = self.prepared.family.load(self.prepared.pack)
         parts = stock_parts(loaded.trunk, loaded.head, loaded.draft_ids, configured_law(self.prepared))
         settings = DecodeSettings(
             depth=config.draft.depth,
@@ -73,7 +103,7 @@ class MtpGenerator:
         MLX aborts the process at exit when a stream's own thread outlives the thread that made it.
         """
         self.installation.undo()
-        self.decoder = None
+        self.decoder = self._loaded = None
         if "mlx.core" in sys.modules:
             import mlx.core as mx
 

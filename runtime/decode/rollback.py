@@ -56,13 +56,18 @@ def plan(caches: Caches, before: Mark, rows: int, keep: int) -> Plan:
 
 
 def apply(caches: Caches, before: Mark, step: Plan) -> None:
-    """Carries out a plan on every layer. After a `reforward` plan the caller feeds the kept rows again."""
+    """Carries out a plan on every layer. After a `reforward` plan the caller feeds the kept rows again.
+
+    Raises RuntimeError, with every layer as it was, when one cannot drop as many rows as planned.
+    """
     if not step.drop:
         return
-    for cache, saved in zip(caches, before.saved, strict=True):
-        if saved is not None:
+    layers = list(zip(caches, before.saved, strict=True))
+    for cache, saved in layers:
+        if saved is None and cache.offset < step.drop:
+            raise RuntimeError(f"partial commit: {type(cache).__name__} holds {cache.offset} of {step.drop} rows to drop")
+    for cache, saved in layers:
+        if saved is None:
+            cache.trim(step.drop)
+        else:
             vars(cache).update({k: v[...] if isinstance(v, mx.array) else v for k, v in saved[1].items()})
-            continue
-        dropped = cache.trim(step.drop)
-        if dropped != step.drop:
-            raise RuntimeError(f"partial commit: {type(cache).__name__} dropped {dropped} of {step.drop} rows")

@@ -6,12 +6,11 @@ from the pack. Depth 1 is trained first; the last part of the run trains whole c
 
 from __future__ import annotations
 
-import json
+import itertools
 import math
-import os
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import mlx.core as mx
@@ -21,41 +20,12 @@ import numpy as np
 from mlx.utils import tree_flatten, tree_unflatten
 
 from mtrun.runtime.errors import ConfigurationError
-from mtrun.runtime.forge import features
+from mtrun.runtime.forge import checkpoint, features
+from mtrun.runtime.forge.checkpoint import Checkpoint, Cursor
 from mtrun.runtime.forge.objective import filtered_targets, overlap, soft_cross_entropy
+from mtrun.runtime.forge.recipe import LENGTH, TrainConfig
 from mtrun.runtime.forge.rollout import chain
 from mtrun.runtime.packs.head import MtpHead
-
-
-@dataclass(frozen=True)
-class TrainConfig:
-    """The recipe. Everything here goes into the head's card."""
-
-    steps: int = 1000
-    minutes: float | None = None  # end by wall time instead; the schedule follows whichever is further
-    batch: int = 16  # chats a step
-    learning_rate: float = 3e-3
-    warmup: int = 50  # steps
-    weight_decay: float = 0.01
-    clip: float = 1.0  # global gradient norm
-    depth: int = 3
-    chain_from: float = 0.6  # share of the run after which whole chains are trained
-    chain_share: float = 0.5  # share of positions scored at depths >= 2
-    top_p: float = 0.95  # the law the head will be judged under, at temperature 1
-    top_k: int = 20
-    checkpoint_every: int = 50  # steps
-    seed: int = 0
-
-
-@dataclass
-class Cursor:
-    """Where a run stands: enough to go on as if it had never stopped."""
-
-    step: int = 0
-    epoch: int = 0
-    shard: int = 0  # next entry of the epoch's shard order
-    seconds: float = 0.0
-    losses: list[float] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -68,9 +38,15 @@ class Vocabulary:
 
     @classmethod
     def build(cls, ids: np.ndarray, lm_head: mx.array) -> Vocabulary:
-        slots = np.full(lm_head.shape[0], -1, dtype=np.int32)
+        """From the whole lm_head [V, H]."""
+        return cls.of(ids, lm_head[mx.array(ids)], lm_head.shape[0])
+
+    @classmethod
+    def of(cls, ids: np.ndarray, rows: mx.array, vocab_size: int) -> Vocabulary:
+        """From ids [V'] int32 ascending and their lm_head rows [V', H]."""
+        slots = np.full(vocab_size, -1, dtype=np.int32)
         slots[ids] = np.arange(len(ids), dtype=np.int32)
-        return cls(ids, lm_head[mx.array(ids)], slots)
+        return cls(ids, rows, slots)
 
 
 @dataclass(frozen=True)
@@ -137,12 +113,14 @@ class Trainer:
             scores.append(mx.mean(measure(logits, target.slots, target.weights)))
         return scores
 
-    def step(self, chats: features.Chats, rng: np.random.Generator) -> float:
-        """One optimizer step; returns the depth-1 loss in nats."""
+    def step(self, chats: features.Chats, rng: np.random.Generator) -> float | None:
+        """One optimizer step; returns the depth-1 loss in nats, None for a batch with nothing to score (no step)."""
         started = time.monotonic()
         depth = self.depth()
         shares = [1.0] + [self.config.chain_share] * (depth - 1)
         targets = [self.targets(chats, d, share, rng) for d, share in enumerate(shares)]
+        if targets[0] is None:  # deeper targets are a subset of the first depth's
+            return None
 
         def loss(head: MtpHead) -> tuple[mx.array, mx.array]:
             scores = self.score(head, chats, targets, soft_cross_entropy)
@@ -162,62 +140,87 @@ class Trainer:
         """Mean overlap with the trunk's filtered row at each depth, over the first `limit` batches of held-out shards."""
         rng = np.random.default_rng(0)
         sums, counts = np.zeros(depth), np.zeros(depth)
-        seen = 0
-        for path in paths:
-            for chats in features.batches(path, self.config.batch, self.config.top_k, rng):
-                targets = [self.targets(chats, d, 1.0, rng) for d in range(depth)]
-                for d, value in enumerate(self.score(self.head, chats, targets, overlap)):
-                    sums[d] += float(value) * len(targets[d].index)  # type: ignore[union-attr]
-                    counts[d] += len(targets[d].index)  # type: ignore[union-attr]
-                seen += 1
-                if seen == limit:
-                    return (sums / counts).tolist()
+        every = (c for path in paths for c in features.batches(path, self.config.batch, self.config.top_k, rng))
+        for chats in itertools.islice(every, limit):
+            targets = [self.targets(chats, d, 1.0, rng) for d in range(depth)]
+            scored = [d for d, target in enumerate(targets) if target is not None]
+            if not scored:
+                continue
+            for d, value in zip(scored, self.score(self.head, chats, targets, overlap), strict=True):
+                rows = len(targets[d].index)  # type: ignore[union-attr]
+                sums[d] += float(value) * rows
+                counts[d] += rows
         return (sums / np.maximum(counts, 1)).tolist()
 
     # -- the run ----------------------------------------------------------------------------------------------------
     def run(self, paths: Callable[[], list[Path]], folder: Path) -> Iterator[tuple[int, float]]:
-        """Yields (step, loss) until the schedule ends. `paths` is asked anew each epoch, so shards may still be coming."""
+        """Yields (step, loss) until the schedule ends; between two steps the run can be saved and left.
+
+        `paths` is asked anew each epoch, so shards may still be coming. Raises ConfigurationError for shards without a
+        single target.
+        """
+        saved = self.cursor.step
         while self.progress() < 1.0:
             rng = np.random.default_rng((self.config.seed, self.cursor.epoch))
             shards = paths()
             order = rng.permutation(len(shards))
+            before = self.cursor.step
             while self.cursor.shard < len(order):
-                path = shards[order[self.cursor.shard]]
-                batch_rng = np.random.default_rng((self.config.seed, self.cursor.epoch, self.cursor.shard))
-                for chats in features.batches(path, self.config.batch, self.config.top_k, batch_rng):
-                    yield self.cursor.step, self.step(chats, batch_rng)
+                for loss in self._shard(shards[order[self.cursor.shard]]):
+                    yield self.cursor.step - 1, loss
+                    if self.cursor.step - saved >= self.config.checkpoint_every:
+                        self.save(folder)
+                        saved = self.cursor.step
                     if self.progress() >= 1.0:
-                        break
-                self.cursor.shard += 1
+                        self.save(folder)
+                        return
+                self.cursor.shard, self.cursor.batch, self.cursor.generator = self.cursor.shard + 1, 0, None
                 self.save(folder)
-                if self.progress() >= 1.0:
-                    return
+                saved = self.cursor.step
+            if self.cursor.step == before == 0:
+                raise ConfigurationError("no chat of the features has a response token: there is nothing to train on.")
             self.cursor.epoch, self.cursor.shard = self.cursor.epoch + 1, 0
+
+    def _shard(self, path: Path) -> Iterator[float]:
+        """Losses of the shard's batches from the cursor's on; the cursor is right whenever a loss is handed out."""
+        rng = np.random.default_rng((self.config.seed, self.cursor.epoch, self.cursor.shard))
+        resumed = self.cursor.batch
+        for number, chats in enumerate(features.batches(path, self.config.batch, self.config.top_k, rng)):
+            if number < resumed:
+                continue
+            if number == resumed and self.cursor.generator is not None:
+                rng.bit_generator.state = self.cursor.generator
+            loss = self.step(chats, rng)
+            self.cursor.batch, self.cursor.generator = number + 1, rng.bit_generator.state
+            if loss is not None:
+                yield loss
 
     def save(self, folder: Path) -> None:
         """Writes the checkpoint atomically: weights, optimizer state and cursor become visible together."""
-        folder.mkdir(parents=True, exist_ok=True)
-        arrays = {f"head.{k}": v for k, v in tree_flatten(self.head.parameters())}
-        arrays |= {f"optimizer.{k}": v for k, v in tree_flatten(self.optimizer.state)}
-        arrays["draft_ids"] = mx.array(self.vocabulary.ids)
-        state = json.dumps({"config": asdict(self.config), "cursor": asdict(self.cursor)})
-        temporary = folder / "checkpoint.tmp.safetensors"
-        mx.save_safetensors(str(temporary), arrays, metadata={"state": state})
-        os.replace(temporary, folder / "checkpoint.safetensors")
+        state = Checkpoint(
+            head=dict(tree_flatten(self.head.parameters())),
+            optimizer=dict(tree_flatten(self.optimizer.state)),
+            draft_ids=mx.array(self.vocabulary.ids),
+            config=self.config,
+            cursor=self.cursor,
+        )
+        checkpoint.write(folder, state)
 
     def resume(self, folder: Path) -> bool:
         """Continues from the folder's checkpoint if there is one. Raises ConfigurationError on another recipe."""
-        path = folder / "checkpoint.safetensors"
-        if not path.exists():
+        found = checkpoint.read(folder)
+        if found is None:
             return False
-        arrays, metadata = mx.load(str(path), return_metadata=True)  # type: ignore[misc]
-        state = json.loads(metadata["state"])
-        changed = [k for k, v in asdict(self.config).items() if k not in ("steps", "minutes") and state["config"][k] != v]
+        theirs = asdict(found.config)
+        changed = [k for k, v in asdict(self.config).items() if k not in LENGTH and theirs[k] != v]
+        if not np.array_equal(np.array(found.draft_ids), self.vocabulary.ids):
+            changed.append("draft vocabulary")
         if changed:
             raise ConfigurationError(
-                f"{path} was made with another {', '.join(changed)}: give the same values, or another output folder."
+                f"{folder / checkpoint.FILE} was made with another {', '.join(changed)}: give the same values, or "
+                "another output folder."
             )
-        self.cursor = Cursor(**state["cursor"])
-        self.head.update(tree_unflatten([(k[5:], v) for k, v in arrays.items() if k.startswith("head.")]))
-        self.optimizer.state = tree_unflatten([(k[10:], v) for k, v in arrays.items() if k.startswith("optimizer.")])
+        self.cursor = found.cursor
+        self.head.update(tree_unflatten(list(found.head.items())))
+        self.optimizer.state = tree_unflatten(list(found.optimizer.items()))
         return True

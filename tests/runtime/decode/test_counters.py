@@ -63,7 +63,7 @@ def test_every_position_of_the_exact_law_is_a_coin_position(rule):
 
 @pytest.mark.parametrize("law", LAWS.values(), ids=LAWS)
 def test_depth_0_leaves_every_draft_counter_at_zero(law):
-    _, end = served(small(law), 3, max_tokens=20, depth=0)
+    end = finished(events(decoder(small(law), 3), request(PROMPT, max_tokens=20, depth=0)))
     counts = end.counts
     drafted = {k: v for k, v in vars(counts).items() if k not in ("generated", "verify_calls")}
     assert not any(drafted.values())

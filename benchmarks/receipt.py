@@ -1,0 +1,177 @@
+"""The receipt of a measurement: one JSON file with the plan, each cell's configuration and audits, and every window.
+
+{schema, plan, plan_sha256, command, code{commit, changes_sha256}, sessions[...], skipped_sides{side: reason}, pack{...},
+cells{"side/cell": {overrides, config, config_sha256, provenance, warnings, audit_before, audit_after}},
+windows[{side, cell, seed, prompt, round, request_seed, session, warm_up, nll, ...what `window.measure` returns}]}
+
+The file is replaced as a whole after every window, so that a killed run keeps all it has measured.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+import time
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from benchmarks.cells import Plan, Slot, sha256_of
+
+SCHEMA = "mtrun.bench.laws/1"
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGES = ("mtrun", "mlx", "mlx-lm", "numpy", "scipy", "scipy-openblas32", "tokenizers", "hydra-core")
+
+
+class ReceiptError(Exception):
+    """A receipt cannot be read, or belongs to another plan. The message says what to type."""
+
+
+@dataclass
+class Receipt:
+    """A receipt on disk. `data` is the JSON object; `save` makes the file equal to it."""
+
+    path: Path
+    data: dict[str, Any] = field(default_factory=dict)
+
+    @staticmethod
+    def start(path: Path, plan: Plan, command: Iterable[str]) -> Receipt:
+        """A new receipt. Raises ReceiptError where the file exists already."""
+        if path.exists():
+            raise ReceiptError(f"{path} exists: add --resume to complete it, or choose another --out")
+        plan_json = plan.to_json()
+        return Receipt(
+            path,
+            {
+                "schema": SCHEMA,
+                "plan": plan_json,
+                "plan_sha256": sha256_of(plan_json),
+                "command": list(command),
+                "code": code_identity(),
+                "sessions": [],
+                "skipped_sides": {},
+                "pack": None,
+                "cells": {},
+                "windows": [],
+            },
+        )
+
+    @staticmethod
+    def resume(path: Path, plan: Plan, command: Iterable[str]) -> Receipt:
+        """The receipt on disk, or a new one where there is none. Raises ReceiptError: other plan, other code."""
+        if not path.exists():
+            return Receipt.start(path, plan, command)
+        found = Receipt.read(path)
+        if found.data["plan_sha256"] != sha256_of(plan.to_json()):
+            raise ReceiptError(f"{path} was made with other options: repeat them, or choose another --out")
+        if found.data["code"] != code_identity():
+            raise ReceiptError(f"{path} was made by other code ({found.data['code']['commit']}): choose another --out")
+        return found
+
+    @staticmethod
+    def read(path: Path) -> Receipt:
+        """Raises ReceiptError: absent, unreadable, or of another schema."""
+        try:
+            data = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+            raise ReceiptError(f"cannot read the receipt {path} ({error}): give the --out of a measurement") from error
+        if not isinstance(data, dict) or data.get("schema") != SCHEMA:
+            raise ReceiptError(f"{path} is no receipt of schema {SCHEMA}: measure again")
+        return Receipt(path, data)
+
+    @property
+    def plan(self) -> Plan:
+        return Plan.of_json(self.data["plan"])
+
+    def done(self) -> set[tuple[str, str, int, int]]:
+        """The keys of windows that need not be measured again. Warm-up windows never count."""
+        return {
+            (one["side"], one["cell"], one["seed"], one["prompt"]) for one in self.data["windows"] if not one["warm_up"]
+        }
+
+    def add(self, slot: Slot, warm_up: bool, measured: dict[str, Any]) -> None:
+        """Append a window of the current session and save."""
+        head = {**asdict(slot), "request_seed": slot.request_seed, "warm_up": warm_up}
+        self.data["windows"].append({**head, "session": len(self.data["sessions"]) - 1, **measured})
+        self.save()
+
+    def save(self) -> None:
+        """Replace the file in one step: after a kill it is the old or the new one, whole."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        staged = self.path.with_name(f".{self.path.name}.{os.getpid()}")
+        with staged.open("w", encoding="utf-8") as file:
+            json.dump(self.data, file, allow_nan=False)
+            file.write("\n")
+            file.flush()
+            os.fsync(file.fileno())
+        staged.replace(self.path)
+
+
+def session() -> dict[str, Any]:
+    """When, where and on what one process of measurement started; `ended` and `load_after` are set at its end."""
+    return {
+        "started": time.time(),
+        "machine": machine(),
+        "versions": versions(),
+        "load_before": load(),
+        "ended": None,
+        "load_after": None,
+    }
+
+
+def load() -> list[float] | None:
+    """Load averages over 1, 5 and 15 minutes, None where the system has none."""
+    return list(os.getloadavg()) if hasattr(os, "getloadavg") else None
+
+
+def machine() -> dict[str, Any]:
+    import psutil
+
+    frequency = psutil.cpu_freq() if hasattr(psutil, "cpu_freq") else None
+    return {
+        "system": platform.system(),
+        "release": platform.release(),
+        "machine": platform.machine(),
+        "processor": _processor(),
+        "cores": os.cpu_count(),
+        "memory_bytes": psutil.virtual_memory().total,
+        "cpu_mhz": None if frequency is None else round(frequency.current),
+    }
+
+
+def versions() -> dict[str, str | None]:
+    from importlib.metadata import PackageNotFoundError, version
+
+    found: dict[str, str | None] = {"python": platform.python_version()}
+    for name in PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = None
+    return found
+
+
+def code_identity() -> dict[str, Any]:
+    """The checkout's commit and a digest of what differs from it; nulls outside of git."""
+    commit = _git("rev-parse", "HEAD")
+    changes = _git("diff", "HEAD", "--", "runtime", "lanes", "kernels", "conf")
+    return {"commit": commit and commit.strip(), "changes_sha256": sha256_of(changes) if changes else None}
+
+
+def _git(*words: str) -> str | None:
+    try:
+        ran = subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=False)
+    except OSError:
+        return None
+    return ran.stdout if ran.returncode == 0 else None
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor()
