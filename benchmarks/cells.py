@@ -1,4 +1,4 @@
-"""What is measured: cells (one configuration each), the two sides of the process-wide BLAS lane, and the plan of windows."""
+"""What is measured: cells (one configuration each), the sides of the process-wide BLAS lane, the plan of windows."""
 
 from __future__ import annotations
 
@@ -120,9 +120,14 @@ def _ordered(slots: list[Slot]) -> list[Slot]:
 
 
 def prompts_of(plan: Plan, side: Side, position: int) -> list[int]:
-    """Prompt numbers of the seed at `position`: consecutive ones, moving on from seed to seed."""
-    count = min(side.prompts_per_seed, len(plan.prompts))
-    return [(position * count + step) % len(plan.prompts) for step in range(count)]
+    """Prompt numbers of the seed at `position`, moving on from seed to seed.
+
+    A side that takes fewer takes some of those that the fullest side gives the same seed, so that sides can be paired.
+    """
+    most = min(max(each.prompts_per_seed for each in plan.sides), len(plan.prompts))
+    count = min(side.prompts_per_seed, most)
+    chosen = sorted((position * count + step) % most for step in range(count))
+    return [(position * most + step) % len(plan.prompts) for step in chosen]
 
 
 def sha256_of(value: object) -> str:

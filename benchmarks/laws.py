@@ -114,15 +114,17 @@ def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--declined-seeds", type=int, default=6, metavar="N", help="seeds with cpu_blas declined")
     parser.add_argument("--tokens", type=int, default=64, metavar="N", help="tokens of every window")
     parser.add_argument("--prompts", type=Path, default=PROMPTS, metavar="FILE", help="user prompts, one a line")
-    parser.add_argument("--per-seed", type=int, metavar="N", help="prompts of each seed, in turn (default: all)")
+    parser.add_argument("--per-seed", type=int, default=4, metavar="N", help="prompts of each seed, in turn")
     parser.add_argument("--declined-per-seed", type=int, default=1, metavar="N")
     parser.add_argument("--cells", default=names.replace(" ", ""), metavar="A,B", help=f"of {names}")
     parser.add_argument("--cell", action="append", default=[], metavar='"NAME=WORDS"', help="one more cell, as typed")
     parser.add_argument("--sides", default=",".join(SIDES), metavar="A,B", help="of armed, declined (cpu_blas)")
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="for every cell, such as pack=./folder")
     given = parser.parse_intermixed_args(words)
-    if given.seeds < 2 or given.declined_seeds < 1 or given.tokens < 2:
-        parser.error("--seeds takes at least 2, --declined-seeds 1 and --tokens 2")
+    if given.seeds < 2 or given.tokens < 2:
+        parser.error("--seeds and --tokens take at least 2")
+    if min(given.declined_seeds, given.per_seed, given.declined_per_seed) < 1:
+        parser.error("--declined-seeds, --per-seed and --declined-per-seed take at least 1")
     known = {cell.name for cell in CELLS}
     for name in _listed(given.cells):
         if name not in known:
@@ -152,7 +154,7 @@ def plan_of(given: argparse.Namespace) -> Plan:
     if not names or len(set(names)) < len(names):
         raise ReceiptError(f"the cells are {', '.join(names) or 'none'}: give at least one, and every name once")
     sizes = {
-        "armed": (given.seeds, given.per_seed or len(prompts)),
+        "armed": (given.seeds, given.per_seed),
         "declined": (min(given.declined_seeds, given.seeds), given.declined_per_seed),
     }
     sides = [Side(name, tuple(range(sizes[name][0])), sizes[name][1]) for name in SIDES if name in _listed(given.sides)]

@@ -1,7 +1,7 @@
 """The receipt of a measurement: one JSON file with the plan, each cell's configuration and audits, and every window.
 
-{schema, plan, plan_sha256, command, code{commit, changes_sha256}, sessions[...], skipped_sides{side: reason}, pack{...},
-cells{"side/cell": {overrides, config, config_sha256, provenance, warnings, audit_before, audit_after}},
+{schema, plan, plan_sha256, command, code{commit, changes_sha256}, sessions[...], skipped_sides{side: reason}, pack,
+cells{"side/cell": {overrides, config, config_sha256, sampler, provenance, warnings, audit_before, audit_after}},
 windows[{side, cell, seed, prompt, round, request_seed, session, warm_up, nll, ...what `window.measure` returns}]}
 
 The file is replaced as a whole after every window, so that a killed run keeps all it has measured.

@@ -18,7 +18,8 @@ from benchmarks.stats import Interval
 from benchmarks.summary import CONTENTION, CellSummary, Window, by_cell, idle_lanes, lane_effect, summarise, usable
 
 SPEED_HEADINGS = (
-    "cell", "law", "decode tok/s: median (min-max)", "to plain", "to exact", "tokens/cycle", "ms/cycle", "windows (seeds)",
+    "cell", "law", "decode tok/s: median (min-max)", "to plain", "to exact", "tokens/cycle", "ms/cycle",
+    "windows (seeds)",
 )  # fmt: skip
 TEXT_HEADINGS = (
     "cell", "draft acceptance", "deferral rate", "kept-draft rate", "mean D_TV", "target NLL", "gap to plain", "digest",

@@ -30,7 +30,8 @@ class SideProcess:
 
     def ask(self, op: str, **words: Any) -> dict[str, Any]:
         """Raises SideError: refused, with the reason, or the process is gone."""
-        assert self._process.stdin is not None and self._process.stdout is not None
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
         try:
             self._process.stdin.write(json.dumps({"op": op, **words}) + "\n")
             self._process.stdin.flush()
@@ -47,7 +48,8 @@ class SideProcess:
 
     def stop(self) -> None:
         """Ends the process, gently where it still listens. May be called twice."""
-        assert self._process.stdin is not None and self._process.stdout is not None
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
         if self._process.poll() is None:
             self._process.stdin.close()
             try:

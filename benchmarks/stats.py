@@ -74,8 +74,8 @@ def paired_ratio(left: Values, right: Values, level: float = LEVEL) -> Interval 
     logs = t_interval([math.log(ours[seed] / theirs[seed]) for seed in ours], level)
     if logs is None:
         return None
-    bounds = (None if bound is None else math.exp(bound) for bound in (logs.low, logs.high))
-    return Interval(math.exp(logs.value), *bounds, logs.n)
+    low, high = (None if bound is None else math.exp(bound) for bound in (logs.low, logs.high))
+    return Interval(math.exp(logs.value), low, high, logs.n)
 
 
 def paired_difference(left: Values, right: Values, level: float = LEVEL) -> Interval | None:

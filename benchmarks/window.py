@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.cells import ids_digest
@@ -26,7 +27,7 @@ def sampling_of(run: Preparation, seed: int) -> Sampling:
         for source in (run.pack.sampler, run.config.sampler):
             value = getattr(source, name, None)
             found |= {} if value is None else {name: value}
-    return Sampling(**(found | {"seed": seed}))
+    return replace(Sampling(**found), seed=seed)
 
 
 def measure(generator: MtpGenerator, prompt: str, seed: int, tokens: int) -> dict[str, Any]:
@@ -68,7 +69,7 @@ def measure(generator: MtpGenerator, prompt: str, seed: int, tokens: int) -> dic
         "decode_cpu_seconds": ended_cpu - decode_cpu,
         "wall_seconds": ended - started,
         "cpu_seconds": ended_cpu - started_cpu,
-        "cycle_ms": _percentiles([1e3 * (b - a) for a, b in zip(beats, beats[1:], strict=False)]),
+        "cycle_ms": _percentiles([1e3 * (b - a) for a, b in itertools.pairwise(beats)]),
         "verdicts": {one.lane: [one.state.value, one.engaged_count] for one in registry.verdicts()},
     }
 
@@ -84,7 +85,7 @@ def score(generator: MtpGenerator, prompt_ids: Sequence[int], ids: Sequence[int]
     total = 0.0
     for start in range(0, len(ids), SCORE_ROWS):
         rows = trunk.project(hidden[start : start + SCORE_ROWS]).astype(mx.float32)  # [rows, V]
-        chosen = mx.array(ids[start : start + SCORE_ROWS], dtype=mx.int32)[:, None]  # [rows, 1]
+        chosen = mx.array(list(ids[start : start + SCORE_ROWS]), dtype=mx.int32)[:, None]  # [rows, 1]
         logp = mx.take_along_axis(rows, chosen, axis=-1)[:, 0] - mx.logsumexp(rows, axis=-1)  # [rows]
         total -= float(mx.sum(logp))
     return total / len(ids)

@@ -17,22 +17,24 @@ def all_rows(latch: Latch) -> Callable[[Any], Any]:
     def verify(cycle: Any) -> Any:
         import mlx.core as mx
 
+        from mtrun.kernels.host import flags, floats, integer
+
         latch.hit()
         depth = cycle.depth
         rows = cycle.rows(0, depth + 1)
         bonus = cycle.bonus(rows[depth:])
         if depth == 0:
-            return cycle.outcome(0, int(bonus.item()), deferred=[], values=[], masses=[])
+            return cycle.outcome(0, integer(bonus), deferred=[], values=[], masses=[])
         decided = cycle.judge(rows[:depth], 0, depth)
         replaced = decided.replacement[mx.minimum(decided.kept, depth - 1)]
         token = mx.where(decided.kept < depth, replaced, bonus[0])
         mx.eval(cycle.drafts, decided.kept, token, decided.deferred, decided.divergence, decided.drafted_mass)
         return cycle.outcome(
-            int(decided.kept.item()),
-            int(token.item()),
-            deferred=decided.deferred.tolist(),
-            values=decided.divergence.tolist(),
-            masses=decided.drafted_mass.tolist(),
+            integer(decided.kept),
+            integer(token),
+            deferred=flags(decided.deferred),
+            values=floats(decided.divergence),
+            masses=floats(decided.drafted_mass),
         )
 
     return verify
@@ -66,15 +68,17 @@ class BatchedTargetRows:
         """The same kept count, token and decisions as the verifier it replaced, on random rows of the real width."""
         from mtrun.kernels.rows import RowFilter
 
-        assert parts is not None and installed.hot is not None and installed.before is not None
+        assert parts is not None
+        assert installed.hot is not None
+        assert installed.before is not None
         filters = (RowFilter(1.0, 0.95, 20), RowFilter(0.7, 0.9, 0), RowFilter(0.0))
         for probe in range(PROBES):
             how = filters[probe % len(filters)]
             cycle = parts.probe_cycle(max(evidence.depth, 1), how, probe)
             ours, stock = installed.hot(cycle), installed.before(cycle)
             reached = min(stock.kept + 1, cycle.depth)
-            same = (ours.kept, ours.token, ours.deferred[:reached]) == (stock.kept, stock.token, stock.deferred[:reached])
-            if not same:
+            decisions = [(out.kept, out.token, out.deferred[:reached]) for out in (ours, stock)]
+            if decisions[0] != decisions[1]:
                 return Proof(False, f"Probe {probe} was decided differently from the row-by-row verifier.")
         return Proof(True, "Every probe cycle was decided as by the row-by-row verifier.", {"probes": float(PROBES)})
 

@@ -1,4 +1,4 @@
-"""Lane: block verification of the exact law (Sun et al., arXiv 2403.10444): never fewer tokens, the same distribution."""
+"""Lane: block verification of the exact law (Sun et al., arXiv 2403.10444): never fewer tokens, the same law."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class BlockVerify:
         if not evidence.pack.head.ok or evidence.depth == 0:
             return Decision(False, "nothing_drafted", "Nothing is drafted, so there is no block to judge.")
         if evidence.law != "exact":
-            reason = f"The {evidence.law} law builds its coins on single rows; only the exact law can be judged as a block."
+            reason = f"The {evidence.law} law builds its coins on single rows; only the exact law is judged as a block."
             return Decision(False, "law", reason)
         return Decision(True, "supported", "The exact law composes with block verification.")
 
@@ -74,13 +74,14 @@ class BlockVerify:
         at depth 1, where the two rules are the same rule; and a finite, usable replacement at every rejection."""
         from mtrun.kernels.rows import RowFilter
 
-        assert parts is not None and installed.before is not None
+        assert parts is not None
+        assert installed.before is not None
         ours = joint = 0
         for probe in range(PROBES):
             cycle = parts.probe_cycle(1, RowFilter(1.0, 0.95, 20), probe)
             block, single = _decide(cycle, parts.law), _decide(cycle, installed.before)
             if block != single:
-                return Proof(False, f"Probe {probe}: at depth 1 the block rule must equal the per-position rule and does not.")
+                return Proof(False, f"Probe {probe}: at depth 1 the block rule differs from the per-position rule.")
             deep = _decide(parts.probe_cycle(max(evidence.depth, 1), RowFilter(1.0, 0.95, 20), probe), parts.law)
             ours, joint = ours + block[0], joint + deep[0]
         figures = {"probes": float(PROBES), "kept_depth_1": float(ours), "kept_full_depth": float(joint)}

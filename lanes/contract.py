@@ -10,11 +10,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from enum import Enum
+from enum import StrEnum
 from typing import Any, Protocol
 
 
-class Exactness(str, Enum):
+class Exactness(StrEnum):
     """What a lane may change about the output."""
 
     EXACT = "exact"  # the same tokens, bit for bit
@@ -23,7 +23,7 @@ class Exactness(str, Enum):
     LOSSY = "lossy"  # another distribution
 
 
-class Stage(str, Enum):
+class Stage(StrEnum):
     """When a lane is installed."""
 
     PROCESS = "process"  # before mlx.core is imported
@@ -97,7 +97,7 @@ class Installed:
     latch: Latch
     hot: Callable[..., Any] | None = None  # the callable that replaced the stock one, where there is one
     before: Any = None  # what stood in its place, for the proof to compare with
-    latch_reader: Callable[[Latch], None] | None = None  # refreshes the latch from a native counter, where code is not ours
+    latch_reader: Callable[[Latch], None] | None = None  # refreshes the latch from a counter of native code
 
 
 @dataclass(frozen=True)

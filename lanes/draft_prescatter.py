@@ -20,7 +20,7 @@ class DraftPrescatter:
 
     def supports(self, evidence: Evidence) -> Decision:
         if evidence.pack.draft_vocab_size is None:
-            return Decision(False, "no_draft_vocabulary", "Without a draft vocabulary a draft row is full width anyway.")
+            return Decision(False, "no_draft_vocabulary", "Without a draft vocabulary a row is full width anyway.")
         return Decision(True, "supported", "Draft rows live on a vocabulary subset.")
 
     def install(self, parts: EngineParts | None, evidence: Evidence) -> Installed:
@@ -47,7 +47,9 @@ class DraftPrescatter:
         from mtrun.kernels.draft import DraftLogits
         from mtrun.kernels.rows import RowFilter
 
-        assert parts is not None and installed.hot is not None and installed.before is not None
+        assert parts is not None
+        assert installed.hot is not None
+        assert installed.before is not None
         rng = np.random.default_rng(0)
         for how in (RowFilter(1.0, 0.95, 20), RowFilter(0.7, 0.9, 0), RowFilter(1.0), RowFilter(0.0)):
             logits = mx.array(rng.normal(0.0, 3.0, (1, parts.draft_ids.size)).astype(np.float32))

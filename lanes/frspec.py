@@ -31,7 +31,7 @@ class FrSpec:
         if pack.draft_vocab_size is None:
             return Decision(False, "no_draft_vocabulary", "The pack ships no ranked draft vocabulary.")
         share = pack.draft_vocab_size / pack.vocab_size
-        return Decision(True, "supported", f"The pack ranks {pack.draft_vocab_size} ids, {share:.0%} of the vocabulary.")
+        return Decision(True, "supported", f"The pack ranks {pack.draft_vocab_size} ids, {share:.0%} of all.")
 
     def install(self, parts: EngineParts | None, evidence: Evidence) -> Installed:
         import mlx.core as mx
@@ -59,7 +59,9 @@ class FrSpec:
         import mlx.core as mx
         import numpy as np
 
-        assert parts is not None and installed.hot is not None and installed.before is not None
+        assert parts is not None
+        assert installed.hot is not None
+        assert installed.before is not None
         states = np.random.default_rng(0).normal(0.0, 1.0, (4, 1, parts.trunk.hidden_size)).astype(np.float32)
         error = 0.0
         for state in map(mx.array, states):

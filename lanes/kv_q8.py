@@ -30,10 +30,11 @@ class KvQ8:
     def supports(self, evidence: Evidence) -> Decision:
         pack = evidence.pack
         if not pack.trimmable_cache:
-            return Decision(False, "cache_kind", "A layer keeps a sliding or recurrent cache, which has no 8-bit form here.")
+            return Decision(False, "cache_kind", "A layer's cache is sliding or recurrent and has no 8-bit form.")
         if group_size(pack.head_dim) is None:
             return Decision(False, "head_dim", f"Heads of width {pack.head_dim} do not divide into groups of 32 or 64.")
-        return Decision(True, "supported", f"Heads of width {pack.head_dim} quantize in groups of {group_size(pack.head_dim)}.")
+        size = group_size(pack.head_dim)
+        return Decision(True, "supported", f"Heads of width {pack.head_dim} quantize in groups of {size}.")
 
     def install(self, parts: EngineParts | None, evidence: Evidence) -> Installed:
         from mlx_lm.models.cache import QuantizedKVCache
@@ -58,9 +59,12 @@ class KvQ8:
         import mlx.core as mx
         import numpy as np
 
-        assert parts is not None and installed.hot is not None and installed.before is not None
+        assert parts is not None
+        assert installed.hot is not None
+        assert installed.before is not None
         ids = mx.array(np.random.default_rng(0).integers(0, parts.trunk.vocab_size, (1, 32)), dtype=mx.int32)
-        rows = [mx.softmax(parts.trunk.forward(ids, make(), "all").logits, axis=-1) for make in (installed.hot, installed.before)]
+        outs = [parts.trunk.forward(ids, make(), "all") for make in (installed.hot, installed.before)]
+        rows = [mx.softmax(out.logits, axis=-1) for out in outs]
         variation = float(mx.mean(mx.sum(mx.maximum(rows[0] - rows[1], 0), axis=-1)))
         figures = {"mean_total_variation": variation}
         if not variation < LIMIT:

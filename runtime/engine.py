@@ -1,8 +1,8 @@
 """The engine: one prepared run behind one inference thread. The command line, the server and Python use this road.
 
-    with Engine(compose(["profile=cascade-tokenv3", "cascade.alpha=0.9"])) as engine:
-        reply = engine.generate([{"role": "user", "content": "Hello"}], max_tokens=64)
-        print(reply.text, reply.finished.law.distribution_exact)
+with Engine(compose(["profile=cascade-tokenv3", "cascade.alpha=0.9"])) as engine:
+    reply = engine.generate([{"role": "user", "content": "Hello"}], max_tokens=64)
+    print(reply.text, reply.finished.law.distribution_exact)
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from mtrun.runtime.verdicts import State, VerdictRegistry
 if TYPE_CHECKING:
     from mtrun.runtime.acceptance.law import AcceptanceLaw
     from mtrun.runtime.decode.decoder import Decoder
-    from mtrun.runtime.packs.families import Loaded
+    from mtrun.runtime.packs.contract import Loaded
 
 
 class MtpGenerator:
@@ -38,8 +38,8 @@ class MtpGenerator:
     def variant(self, run: Preparation) -> MtpGenerator:
         """Another run of the same pack over the weights loaded here: its own law, parts, lanes and verdicts.
 
-        For comparisons in one process. Call it on the thread of `load`, run there too, and close variants before this
-        one. Raises ConfigurationError when `run` needs another pack, thread count or process lane, and what `load` raises.
+        For comparisons in one process. Call it on the thread of `load`, run it there too, and close it before this one.
+        Raises ConfigurationError when `run` needs another pack, thread count or process lane, and what `load` raises.
         """
         assert self._loaded is not None, "load comes before variant"
         self._check_shares_process(run)

@@ -1,4 +1,4 @@
-"""The parts of an engine that lanes may replace. Built stock; a lane's `install` swaps one and its `undo` swaps it back."""
+"""The parts of an engine that lanes may replace: built stock, swapped by a lane's `install`, put back by its `undo`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Parts:
 
     trunk: Trunk
     head: Head | None  # None: the pack has no usable head, only depth 0 is possible
-    draft_ids: object | None  # [K] int32 array: the pack's frequency-ranked draft vocabulary, None = not shipped
+    draft_ids: mx.array | None  # [K] int32 array: the pack's frequency-ranked draft vocabulary, None = not shipped
     cache_factory: Callable[[], Caches]  # a new list of trunk caches, one a layer
     draft_scorer: DraftScorer  # head state [1, H] -> DraftLogits; stock scores the whole vocabulary
     draft_rows: DraftRows  # DraftLogits -> one filtered row; stock builds it at full width
@@ -57,7 +57,7 @@ class Parts:
         )
 
 
-def stock_parts(trunk: Trunk, head: Head | None, draft_ids: object | None, law: AcceptanceLaw) -> Parts:
+def stock_parts(trunk: Trunk, head: Head | None, draft_ids: mx.array | None, law: AcceptanceLaw) -> Parts:
     """An engine's parts with no lane installed."""
     return Parts(
         trunk=trunk,

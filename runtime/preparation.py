@@ -23,7 +23,7 @@ from mtrun.runtime.packs.tokenizer import PackTokenizer
 
 @dataclass(frozen=True)
 class Preparation:
-    """A run that is decided but not loaded. `config` is typed and final; `composed` keeps where each value came from."""
+    """A run that is decided but not loaded. `config` is typed and final; `composed` knows where values came from."""
 
     composed: Composed
     config: RunConfig

@@ -20,7 +20,9 @@ class Sampling:
     min_p: float = 0.0  # [0, 1); 0 is off
     presence_penalty: float = 0.0  # [-2, 2], subtracted once from every token already generated
     frequency_penalty: float = 0.0  # [-2, 2], subtracted once for each time a token was generated
-    repetition_penalty: float = 1.0  # > 0; divides positive and multiplies negative logits of prompt and generated tokens
+    repetition_penalty: float = (
+        1.0  # > 0; divides positive and multiplies negative logits of prompt and generated tokens
+    )
     logit_bias: dict[int, float] = field(default_factory=dict)  # token id -> added to its logit, [-100, 100]
     seed: int | None = None  # None: a fresh one is drawn and reported
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 import mlx.core as mx
 
+from mtrun.kernels.host import floats, integers
 from mtrun.kernels.rows import RowFilter, top_ids
 from mtrun.runtime.acceptance.exact import ExactLaw
 from mtrun.runtime.decode.keys import Keys, fresh_seed
@@ -58,14 +59,13 @@ class Decoder:
         if not request.prompt_ids:
             raise RequestError("The prompt is empty: send at least one token.", "prompt")
         if room < 1:
-            raise RequestError(
-                f"The prompt has {len(request.prompt_ids)} tokens and the context limit is {self.settings.context_limit}: "
-                "send a shorter prompt.",
-                "prompt",
-            )
+            limit = self.settings.context_limit
+            sentence = f"The prompt has {len(request.prompt_ids)} tokens and the context limit is {limit}: shorten it."
+            raise RequestError(sentence, "prompt")
         wrong = [token for token in request.prompt_ids if not 0 <= token < self.parts.trunk.vocab_size]
         if wrong:
-            raise RequestError(f"Token id {wrong[0]} is outside the vocabulary: send ids below {self.parts.trunk.vocab_size}.", "prompt")
+            limit = self.parts.trunk.vocab_size
+            raise RequestError(f"Token id {wrong[0]} is outside the vocabulary: send ids below {limit}.", "prompt")
 
     def _run(self, request: GenerationRequest, cancelled: Callable[[], bool]) -> Iterator[Event]:
         started = time.monotonic()
@@ -154,12 +154,14 @@ class Decoder:
         assert session.last_logits is not None
         rows = session.last_logits[: len(tokens)].astype(mx.float32)
         logp = rows - mx.logsumexp(rows, axis=-1, keepdims=True)
-        chosen = mx.take_along_axis(logp, mx.array(tokens, dtype=mx.int32)[:, None], axis=-1)[:, 0].tolist()
-        count = request.top_logprobs
-        ids = top_ids(logp, max(count, 1))
-        values = mx.take_along_axis(logp, ids, axis=-1).tolist()
-        top = [tuple(zip(i, v, strict=True))[:count] for i, v in zip(ids.tolist(), values, strict=True)]
-        return tuple(TokenLogprob(t, lp, best) for t, lp, best in zip(tokens, chosen, top, strict=True))
+        chosen = floats(mx.take_along_axis(logp, mx.array(tokens, dtype=mx.int32)[:, None], axis=-1)[:, 0])
+        ids = top_ids(logp, max(request.top_logprobs, 1))
+        values = mx.take_along_axis(logp, ids, axis=-1)
+        out = []
+        for row, (token, logprob) in enumerate(zip(tokens, chosen, strict=True)):
+            best = zip(integers(ids[row]), floats(values[row]), strict=True)
+            out.append(TokenLogprob(token, logprob, tuple(best)[: request.top_logprobs]))
+        return tuple(out)
 
     def law_report(self, sampling: Sampling, depth: int) -> LawReport:
         """Which law decides a request with this sampling and depth, and why, before it runs."""
@@ -194,4 +196,3 @@ class Decoder:
             decode_seconds=decode_seconds,
             notes=notes,
         )
-

@@ -57,7 +57,7 @@ class MtpDrafter:
         return self.head.forward(pairs.hidden, embedded, self.caches, 0)
 
     def draft(self, depth: int, how: RowFilter, adjust: Adjuster, uniforms: mx.array) -> Drafted:
-        """Reads the pending pairs with their verified hidden states, then chains; drops what the chain left in the cache.
+        """Reads the pending pairs with their verified hidden states, chains, drops what the chain left in the cache.
 
         uniforms: [depth]. Nothing is synchronised.
         """

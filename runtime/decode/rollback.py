@@ -26,7 +26,7 @@ class Mark:
 
 @dataclass(frozen=True)
 class Plan:
-    """What to do with `rows` fed rows of which the first `keep` stay. `reason` is set when the rows must be read again."""
+    """What to do with fed rows of which only the first stay. `reason` is set when those must be read again."""
 
     drop: int
     reforward: bool
@@ -39,10 +39,13 @@ def mark(caches: Caches) -> Mark:
 
 
 def _save(cache: Any) -> tuple[Any, dict[str, Any]]:
-    fields = {k: v for k, v in vars(cache).items() if not isinstance(v, mx.array | list)}
-    arrays = {k: v[...] for k, v in vars(cache).items() if isinstance(v, mx.array)}
-    lists = {k: [x[...] if isinstance(x, mx.array) else x for x in v] for k, v in vars(cache).items() if isinstance(v, list)}
-    return type(cache), {**fields, **arrays, **lists}
+    return type(cache), {name: _copied(value) for name, value in vars(cache).items()}
+
+
+def _copied(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_copied(each) for each in value]
+    return value[...] if isinstance(value, mx.array) else value
 
 
 def plan(caches: Caches, before: Mark, rows: int, keep: int) -> Plan:
@@ -65,9 +68,12 @@ def apply(caches: Caches, before: Mark, step: Plan) -> None:
     layers = list(zip(caches, before.saved, strict=True))
     for cache, saved in layers:
         if saved is None and cache.offset < step.drop:
-            raise RuntimeError(f"partial commit: {type(cache).__name__} holds {cache.offset} of {step.drop} rows to drop")
+            raise RuntimeError(
+                f"partial commit: {type(cache).__name__} holds {cache.offset} of {step.drop} rows to drop"
+            )
     for cache, saved in layers:
         if saved is None:
-            cache.trim(step.drop)
+            if (dropped := cache.trim(step.drop)) != step.drop:
+                raise RuntimeError(f"partial commit: {type(cache).__name__} dropped {dropped} of {step.drop} rows")
         else:
-            vars(cache).update({k: v[...] if isinstance(v, mx.array) else v for k, v in saved[1].items()})
+            vars(cache).update({name: _copied(value) for name, value in saved[1].items()})

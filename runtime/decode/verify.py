@@ -6,8 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import mlx.core as mx
+import numpy as np
 
 from mtrun.kernels.draft import draw_token
+from mtrun.kernels.host import flags, floats, integer, integers
 from mtrun.kernels.rows import RowFilter, Rows, accumulator, draw, filter_rows
 from mtrun.runtime.acceptance.align import align, divergence
 from mtrun.runtime.acceptance.law import AcceptanceLaw
@@ -70,13 +72,11 @@ class VerifyCycle:
         """[1] int32 token drawn from the one row after the last draft (lazy)."""
         return draw_token(target, self.bonus_uniform)
 
-    def outcome(
-        self, kept: int, token: int, deferred: list[bool], values: list[float], masses: list[float]
-    ) -> Outcome:
+    def outcome(self, kept: int, token: int, deferred: list[bool], values: list[float], masses: list[float]) -> Outcome:
         """The host's view of a decided cycle. Raises RuntimeError when a draft had probability 0 under its own row."""
         if not all(mass > 0 for mass in masses):
             raise RuntimeError("a drafted token has probability 0 under the row it was said to be drawn from")
-        return Outcome(kept, token, self.drafts.tolist(), deferred, values)
+        return Outcome(kept, token, integers(self.drafts), deferred, values)
 
 
 Verify = Callable[[VerifyCycle], Outcome]
@@ -106,21 +106,19 @@ def settle(cycle: VerifyCycle, decided: list[Decisions]) -> Outcome:
     """Brings decisions over consecutive positions to the host; draws the bonus row if every draft was kept."""
     for each in decided:
         mx.eval(each.kept, each.deferred, each.divergence, each.drafted_mass, each.replacement)
-    kept = sum(int(each.kept.item()) for each in decided)
-    replacements = [token for each in decided for token in each.replacement.tolist()]
-    if kept < cycle.depth:
-        token = replacements[kept]
-    else:
-        token = int(cycle.bonus(cycle.rows(cycle.depth, cycle.depth + 1)).item())
+    kept = sum(integer(each.kept) for each in decided)
+    replacements = [token for each in decided for token in integers(each.replacement)]
+    # The bonus row is filtered only where it is needed.
+    token = replacements[kept] if kept < cycle.depth else integer(cycle.bonus(cycle.rows(cycle.depth, cycle.depth + 1)))
     return cycle.outcome(
         kept,
         token,
-        deferred=[flag for each in decided for flag in each.deferred.tolist()],
-        values=[value for each in decided for value in each.divergence.tolist()],
-        masses=[mass for each in decided for mass in each.drafted_mass.tolist()],
+        deferred=[flag for each in decided for flag in flags(each.deferred)],
+        values=[value for each in decided for value in floats(each.divergence)],
+        masses=[mass for each in decided for mass in floats(each.drafted_mass)],
     )
 
 
-def uniforms(values: object) -> mx.array:
-    """Host uniforms as a device array in the accumulation dtype."""
+def uniforms(values: np.ndarray) -> mx.array:
+    """Host uniforms [N] float64 as a device array in the accumulation dtype."""
     return mx.array(values, dtype=accumulator())

@@ -29,7 +29,7 @@ def _soft_cross_entropy(logits: mx.array, slots: mx.array, target: mx.array) -> 
 
 
 @_soft_cross_entropy.vjp
-def _soft_cross_entropy_vjp(primals, cotangents, outputs):  # noqa: ANN001, ANN202 signature set by MLX
+def _soft_cross_entropy_vjp(primals, cotangents, outputs):
     _, slots, target = primals
     probs = outputs[1]
     scale = cotangents[0][:, None]

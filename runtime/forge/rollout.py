@@ -41,7 +41,7 @@ def _shift(embedded: mx.array, step: int) -> mx.array:
     return mx.concatenate([embedded[:, step:], tail], axis=1)
 
 
-def _project(attention, x: mx.array, offset: int) -> tuple[mx.array, mx.array, mx.array]:  # noqa: ANN001 mlx-lm module
+def _project(attention, x: mx.array, offset: int) -> tuple[mx.array, mx.array, mx.array]:
     """x [B, L, H] -> rotated queries [B, n, L, d], rotated keys and values [B, n_kv, L, d]; row i at position i+offset."""
     batch, length, _ = x.shape
 
@@ -58,11 +58,11 @@ def _merge(out: mx.array) -> mx.array:
     return out.transpose(0, 2, 1, 3).reshape(batch, length, -1)
 
 
-def _causal(attention, queries: mx.array, key: mx.array, value: mx.array) -> mx.array:  # noqa: ANN001
+def _causal(attention, queries: mx.array, key: mx.array, value: mx.array) -> mx.array:
     return _merge(mx.fast.scaled_dot_product_attention(queries, key, value, scale=attention.scale, mask="causal"))
 
 
-def _own(attention, queries: mx.array, keys: list, values: list, length: int) -> mx.array:  # noqa: ANN001
+def _own(attention, queries: mx.array, keys: list, values: list, length: int) -> mx.array:
     """Depth >= 2: history keys of depth 1 (causal) and, for each start, its own keys of depths 2..d (one a depth)."""
     repeat = attention.n_heads // attention.n_kv_heads
 

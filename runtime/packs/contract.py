@@ -53,3 +53,12 @@ class Head(Protocol):
     def forward(self, hidden: mx.array, embedded: mx.array, caches: Caches, depth: int) -> mx.array:
         """hidden [1, L, H], embedded next tokens [1, L, H] -> [1, L, H]: projected to draft logits, and fed back."""
         ...
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A pack's model on the calling thread, evaluated."""
+
+    trunk: Trunk
+    head: Head | None  # None: the pack has no usable head
+    draft_ids: mx.array | None  # [K] int32 ascending, the ranked draft vocabulary; None = not shipped

@@ -9,17 +9,8 @@ from typing import TYPE_CHECKING, Any
 from mtrun.runtime.errors import PackError
 
 if TYPE_CHECKING:
-    from mtrun.runtime.packs.contract import Head, Trunk
+    from mtrun.runtime.packs.contract import Loaded
     from mtrun.runtime.packs.reader import PackDescription
-
-
-@dataclass(frozen=True)
-class Loaded:
-    """A pack's model on the calling thread, evaluated."""
-
-    trunk: Trunk
-    head: Head | None  # None: the pack has no usable head
-    draft_ids: Any  # [K] int32 array ascending, or None
 
 
 @dataclass(frozen=True)
@@ -33,15 +24,16 @@ class Family:
 
 
 def _llama(description: PackDescription) -> Loaded:
-    from mtrun.runtime.packs.llama import load
+    from mtrun.runtime.packs import llama
 
-    return load(description)
+    return llama.load(description)
 
 
 def _heads(config: Mapping[str, Any]) -> tuple[int, int]:
     """(key-value heads, width of a head)."""
     heads = int(config["num_attention_heads"])
-    return int(config.get("num_key_value_heads") or heads), int(config.get("head_dim") or config["hidden_size"] // heads)
+    width = int(config.get("head_dim") or config["hidden_size"] // heads)
+    return int(config.get("num_key_value_heads") or heads), width
 
 
 def _llama_cache_bytes(config: Mapping[str, Any]) -> int:
@@ -62,5 +54,5 @@ def family_of(description: PackDescription) -> Family:
     """Raises PackError when the pack's model_type is none of `FAMILIES`."""
     if description.family not in FAMILIES:
         known = ", ".join(FAMILIES)
-        raise PackError(f"{description.name} is a {description.family} model and mtrun runs {known}: choose another pack.")
+        raise PackError(f"{description.name} is a {description.family} model and mtrun runs {known}: choose another.")
     return FAMILIES[description.family]

@@ -41,5 +41,5 @@ class MtpHead(nn.Module):
     def forward(self, hidden: mx.array, embedded: mx.array, caches: list[Any], depth: int) -> mx.array:
         """See `contract.Head`. One layer serves every depth, so `depth` (0 = from the trunk) changes nothing here."""
         x = self.fuse(hidden, embedded)
-        x = self.layer(x, create_attention_mask(x, caches[0]), caches[0])
-        return self.norm(x)
+        mask: Any = create_attention_mask(x, caches[0])  # an array, None, or the word "causal"
+        return self.norm(self.layer(x, mask, caches[0]))

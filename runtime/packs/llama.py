@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -12,8 +12,7 @@ from mlx_lm.models import llama
 from mlx_lm.models.cache import make_prompt_cache
 
 from mtrun.runtime.errors import PackError
-from mtrun.runtime.packs.contract import Caches, TrunkOut
-from mtrun.runtime.packs.families import Loaded
+from mtrun.runtime.packs.contract import Caches, Loaded, TrunkOut
 from mtrun.runtime.packs.head import MtpHead
 from mtrun.runtime.packs.reader import DRAFT_IDS, PackDescription
 from mtrun.runtime.packs.weights import load_head_weights, load_trunk_weights
@@ -31,7 +30,9 @@ def model_args(config: Mapping[str, Any]) -> llama.ModelArgs:
 
 def expected_shapes(module: nn.Module) -> dict[str, tuple[int, ...]]:
     """Parameter name -> shape of a module whose weights are dense: what strict loading compares against."""
-    return {name: tuple(value.shape) for name, value in tree_flatten(module.parameters())}
+    return {
+        name: tuple(value.shape) for name, value in cast(list[tuple[str, mx.array]], tree_flatten(module.parameters()))
+    }
 
 
 class LlamaTrunk:

@@ -58,7 +58,17 @@ def test_a_side_with_few_windows_still_sees_different_prompts() -> None:
     assert [prompts_of(PLAN, DECLINED, position) for position in range(5)] == [[0], [1], [2], [3], [0]]
     armed = {slot.key[2:] for slot in schedule(PLAN) if slot.side == "armed"}
     declined = {slot.key[2:] for slot in schedule(PLAN) if slot.side == "declined"}
-    assert declined <= armed, "the lane's effect is measured on windows that both sides have"
+    assert declined <= armed
+
+
+def test_sides_can_be_paired_when_a_seed_takes_only_some_of_the_prompts() -> None:
+    """The lane's effect is measured on windows that both sides have."""
+    plan = Plan(CELLS, (Side("armed", tuple(range(8)), 4), DECLINED), tuple("abcdefgh"), 8)
+    for position in range(8):
+        armed, declined = (set(prompts_of(plan, side, position)) for side in plan.sides)
+        assert declined < armed
+    assert len({prompts_of(plan, DECLINED, position)[0] for position in range(8)}) == 4
+    assert {prompt for position in range(8) for prompt in prompts_of(plan, plan.sides[0], position)} == set(range(8))
 
 
 def test_warm_up_runs_each_cell_once_outside_of_the_plan() -> None:

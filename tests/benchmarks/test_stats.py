@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+
 from benchmarks.stats import band, interval_of, paired_difference, paired_ratio, seed_means, t_interval
 
 RUNS, SEEDS = 3000, 6
@@ -57,7 +58,8 @@ def test_a_ratio_and_its_inverse_agree() -> None:
 
 
 def test_nothing_is_claimed_from_too_little() -> None:
-    assert t_interval([]) is None and band([]) is None
+    assert t_interval([]) is None
+    assert band([]) is None
     assert paired_ratio({(0, 0): 1.0}, {(1, 0): 1.0}) is None
     alone = t_interval([2.0])
     assert (alone.value, alone.low, alone.high, alone.n) == (2.0, None, None, 1)

@@ -5,15 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import mtrun.conf
 import pytest
+from omegaconf import OmegaConf
+
+import mtrun.conf
 from mtrun.lanes.catalogue import LANE_NAMES
 from mtrun.runtime.cli.profiles import summary
 from mtrun.runtime.config.checks import KNOBS
 from mtrun.runtime.config.compose import compose, explicit_lanes
 from mtrun.runtime.config.overrides import GROUPS
 from mtrun.runtime.config.schema import Law
-from omegaconf import OmegaConf
 
 CONF = Path(mtrun.conf.__file__).parent
 FILES = sorted(path.relative_to(CONF).with_suffix("").as_posix() for path in CONF.rglob("*.yaml"))

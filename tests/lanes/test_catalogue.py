@@ -3,6 +3,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from mtrun.lanes import catalogue, order
 from mtrun.lanes.contract import Exactness, Stage
 

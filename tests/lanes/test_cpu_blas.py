@@ -8,6 +8,7 @@ import textwrap
 from dataclasses import replace
 
 import pytest
+
 from mtrun.kernels.blas import forwarder
 from mtrun.lanes.contract import Decision, Evidence, Exactness, Latch, PackEvidence, Stage
 from mtrun.lanes.cpu_blas import FLOOR_GFLOPS, LANE, counter_reader

@@ -5,6 +5,7 @@ from dataclasses import replace
 import mlx.core as mx
 import pytest
 from mlx_lm.models.cache import KVCache, QuantizedKVCache
+
 from mtrun.kernels.draft import DraftLogits
 from mtrun.kernels.rows import Rows
 from mtrun.lanes.block_verify import BlockJudgement

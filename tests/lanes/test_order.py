@@ -3,6 +3,7 @@ from types import SimpleNamespace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from mtrun.lanes import order
 from mtrun.lanes.contract import Stage
 

@@ -4,6 +4,7 @@ import json
 import threading
 
 import pytest
+
 from mtrun.lanes.contract import Exactness
 from mtrun.runtime import audit
 from mtrun.runtime.errors import AuditError, ConfigurationError

@@ -8,11 +8,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.tiny_pack import write_tiny_pack
 
 from mtrun.runtime import Engine, compose
 from mtrun.runtime.errors import AuditError, CapacityError, ConfigurationError, LaneError, RequestError
 from mtrun.runtime.requests import Chunk, Finished, Prefill
+from support.tiny_pack import write_tiny_pack
 
 HELLO = [{"role": "user", "content": "hello there"}]
 
@@ -171,4 +171,6 @@ def test_the_blas_lane_arms_in_a_fresh_process_and_is_too_late_in_one_that_has_m
         assert lanes(fresh)["cpu_blas"]["code"] in ("proved", "not_built", "no_target")
     else:
         assert lanes(fresh)["cpu_blas"]["code"] == "platform"
-    assert all(lanes(fresh)[name]["state"] == lanes(loaded)[name]["state"] for name in lanes(fresh) if name != "cpu_blas")
+    assert all(
+        lanes(fresh)[name]["state"] == lanes(loaded)[name]["state"] for name in lanes(fresh) if name != "cpu_blas"
+    )

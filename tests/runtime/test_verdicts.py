@@ -2,6 +2,7 @@ import json
 from types import SimpleNamespace
 
 import pytest
+
 from mtrun.lanes.contract import Decision, Evidence, Exactness, Installed, Latch, PackEvidence, Proof
 from mtrun.runtime.errors import LaneError, StampError
 from mtrun.runtime.verdict_table import table

@@ -61,18 +61,21 @@ def test_the_official_client_streams_what_it_gets_whole(cascade: Process) -> Non
     chunks = list(stream)
     text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
     assert text == whole.choices[0].message.content
-    assert chunks[-1].choices == [] and chunks[-1].usage == whole.usage
+    assert chunks[-1].choices == []
+    assert chunks[-1].usage == whole.usage
 
 
 def test_every_reply_names_its_law_and_carries_its_counts(cascade: Process) -> None:
     reply = cascade.chat(max_tokens=24, seed=3)
     law, counts = reply.json()["mtrun"]["acceptance"], reply.json()["mtrun"]["counts"]
     assert (law["law"], law["rule"], law["parameters"]) == ("cascade", "tokenv3", {"alpha": 0.9})
-    assert law["distribution_exact"] is False and law["engaged"] is True
+    assert law["distribution_exact"] is False
+    assert law["engaged"] is True
     assert counts["accepted"] + counts["resamples"] == counts["positions"] > 0
     assert "law=cascade" in reply.headers["x-mtrun-acceptance"]
     greedy = cascade.chat(max_tokens=8, temperature=0).json()["mtrun"]["acceptance"]
-    assert greedy["engaged"] is False and greedy["distribution_exact"] is True
+    assert greedy["engaged"] is False
+    assert greedy["distribution_exact"] is True
 
 
 def test_greedy_requests_are_the_same_on_every_profile_and_equal_plain_decoding(
@@ -123,7 +126,8 @@ def test_counter_identities_hold_over_two_hundred_served_requests(cascade: Proce
 def test_one_verdict_line_a_request_and_never_its_content(cascade: Process) -> None:
     cascade.chat("a very secret word", max_tokens=5)
     assert "[cascade-accept] NOT distribution-exact rule=tokenv3 alpha=0.9" in cascade.log[-1]
-    assert "kept_draft_rate=" in cascade.log[-1] and "secret" not in "".join(cascade.log)
+    assert "kept_draft_rate=" in cascade.log[-1]
+    assert "secret" not in "".join(cascade.log)
 
 
 def test_a_refusal_reaches_the_official_client_as_its_own_exception(turbo: Process) -> None:

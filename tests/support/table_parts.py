@@ -10,6 +10,7 @@ from typing import Any
 
 import mlx.core as mx
 import numpy as np
+
 from mtrun.kernels.rows import RowFilter
 from mtrun.runtime.acceptance.exact import ExactLaw
 from mtrun.runtime.packs.contract import Caches, TrunkOut

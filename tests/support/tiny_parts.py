@@ -9,6 +9,7 @@ from pathlib import Path
 import mlx.core as mx
 import numpy as np
 from mlx.utils import tree_unflatten
+
 from mtrun.kernels.rows import Rows, accumulator
 from mtrun.lanes.catalogue import load
 from mtrun.lanes.contract import Decision, Evidence, Installed, PackEvidence
@@ -18,7 +19,6 @@ from mtrun.runtime.decode.draft import Drafted, Pairs
 from mtrun.runtime.packs.llama import LlamaTrunk, build_head
 from mtrun.runtime.parts import Parts, stock_parts
 from mtrun.runtime.requests import Chunk, Event, Finished, GenerationRequest, Sampling
-
 from support.tiny_pack import write_tiny_pack
 
 

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+
 from mtrun.lanes.contract import Decision, Evidence, Exactness, Installed, Latch, PackEvidence, Proof, Stage
 from mtrun.runtime.verdicts import DecidedBy
 

@@ -1,4 +1,5 @@
 import pytest
+
 from mtrun.lanes.contract import Decision
 from mtrun.runtime.arming.autoarm import check_contradictions, choose, explicit_of
 from mtrun.runtime.errors import ConfigurationError

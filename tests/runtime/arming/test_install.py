@@ -1,6 +1,7 @@
 from types import SimpleNamespace
 
 import pytest
+
 from mtrun.lanes.contract import Decision, Proof, Stage
 from mtrun.runtime.arming.autoarm import choose
 from mtrun.runtime.arming.install import Installation, Orders

@@ -9,11 +9,12 @@ from typing import Any
 
 import click
 import pytest
+from omegaconf import OmegaConf
+
 from mtrun.lanes.catalogue import LANE_NAMES
 from mtrun.runtime.cli import main as cli
 from mtrun.runtime.cli.hydra_flags import configured_command
 from mtrun.runtime.config.compose import Composed
-from omegaconf import OmegaConf
 
 
 @pytest.fixture(autouse=True)

@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+
 from mtrun.runtime.acceptance.rates import draft_acceptance, tokens_per_cycle
 from mtrun.runtime.acceptance.table import build_law
 from support.table_parts import table_parts, tables

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 import mlx.core as mx
 import numpy as np
 import pytest
+
 from mtrun.kernels.rows import RowFilter
 from mtrun.runtime.acceptance.exact import ExactLaw
 from mtrun.runtime.acceptance.law import Judgement, leading

@@ -1,6 +1,7 @@
 """How a reply ends when the end falls inside a run of accepted drafts, and what a request may not ask."""
 
 import pytest
+
 from mtrun.runtime.errors import RequestError
 from support.table_parts import table_parts, tables
 from support.tiny_parts import (

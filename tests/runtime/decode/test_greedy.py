@@ -3,6 +3,7 @@
 import itertools
 
 import pytest
+
 from support.tiny_parts import (
     adversarial,
     decoder,

@@ -3,6 +3,7 @@
 import mlx.core as mx
 import numpy as np
 import pytest
+
 from mtrun.runtime.requests import Chunk
 from support.tiny_parts import decoder, events, install, perfect, request, tiny_parts, tokens, with_drafter
 

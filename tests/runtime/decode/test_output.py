@@ -3,6 +3,7 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from mtrun.runtime.decode.output import Output, overlap
 from mtrun.runtime.packs.stream import TextStream
 from support.tiny_pack import EOS, tiny_tokenizer

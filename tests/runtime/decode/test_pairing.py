@@ -3,10 +3,11 @@
 import mlx.core as mx
 import numpy as np
 import pytest
+from scipy import stats
+
 from mtrun.runtime.acceptance.table import build_law
 from mtrun.runtime.decode import decoder as decoder_module
 from mtrun.runtime.decode.keys import Keys, Use
-from scipy import stats
 from support.table_parts import table_parts, tables
 from support.tiny_parts import decoder, events, install, request, tiny_parts, tokens
 

@@ -3,6 +3,7 @@
 import mlx.core as mx
 import pytest
 from mlx_lm.models.cache import KVCache, QuantizedKVCache, RotatingKVCache
+
 from mtrun.runtime.decode import rollback
 from support.tiny_parts import decoder, events, install, noisy, request, tiny_parts, tokens, with_drafter
 

@@ -4,6 +4,7 @@ import mlx.core as mx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from mtrun.kernels.draft import draw_token
 from mtrun.kernels.rows import Rows, accumulator
 from mtrun.runtime.decode.draft import Drafted, MtpDrafter
