@@ -30,6 +30,7 @@ class MtpGenerator:
         self.installation = Installation(run.orders, self.registry)
         self.decoder: Decoder | None = None  # None until loaded
         self._loaded: Loaded | None = None
+        self._owns_thread = True  # a variant leaves its thread's streams to the generator that loaded
 
     def load(self) -> None:
         """Process lanes, weights, engine lanes, in this order. Raises what start-up must stop for."""
@@ -44,6 +45,7 @@ class MtpGenerator:
         assert self._loaded is not None, "load comes before variant"
         self._check_shares_process(run)
         other = MtpGenerator(run)
+        other._owns_thread = False
         other._load(self._loaded)
         return other
 
@@ -104,7 +106,7 @@ class MtpGenerator:
         """
         self.installation.undo()
         self.decoder = self._loaded = None
-        if "mlx.core" in sys.modules:
+        if self._owns_thread and "mlx.core" in sys.modules:
             import mlx.core as mx
 
             mx.clear_streams()

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import sys
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import click
@@ -48,33 +47,27 @@ def _read_stdin() -> str:
 
 
 def _show(engine: Engine, events: Iterator[Event]) -> Finished:
-    """Streams the text to standard output; on a terminal the last line shows speed and law while it runs."""
-    from mtrun.runtime.requests import Chunk, Finished
+    """Streams the text to standard output; on a terminal a status line with speed and law runs along below it."""
+    if sys.stdout.isatty():
+        from mtrun.runtime.cli.live import LiveReply
+        from mtrun.runtime.cli.serve import describe_law
 
-    live = sys.stderr.isatty() and sys.stdout.isatty()
-    started: float | None = None
-    count = 0
-    finished: Finished | None = None
-    for event in events:
-        if isinstance(event, Chunk):
-            started = started or time.monotonic()
-            count += len(event.token_ids)
-            click.echo(event.text, nl=False)
-            if live:
-                _title(engine, count / max(time.monotonic() - started, 1e-9))
-        elif isinstance(event, Finished):
-            finished = event
+        with LiveReply(f"{engine.model_id} | {describe_law(engine.law())}") as reply:
+            return _drain(events, reply.push)
+    finished = _drain(events, lambda text, tokens: click.echo(text, nl=False))
     click.echo()
-    if finished is None:
-        raise RuntimeError("the reply ended without its last event")
     return finished
 
 
-def _title(engine: Engine, speed: float) -> None:
-    """The live figure goes into the terminal's title, so that the streamed text is never redrawn or torn."""
-    from mtrun.runtime.cli.serve import describe_law
+def _drain(events: Iterator[Event], push: Callable[[str, int], None]) -> Finished:
+    from mtrun.runtime.requests import Chunk, Finished
 
-    click.echo(f"\033]0;mtrun {speed:.1f} tok/s {describe_law(engine.law())}\007", nl=False, err=True)
+    for event in events:
+        if isinstance(event, Chunk):
+            push(event.text, len(event.token_ids))
+        elif isinstance(event, Finished):
+            return event
+    raise RuntimeError("the reply ended without its last event")
 
 
 def _badge(engine: Engine, finished: Finished) -> str:
