@@ -6,6 +6,7 @@ Source: Sun et al., "Block Verification Accelerates Speculative Decoding" (arXiv
 from __future__ import annotations
 
 import mlx.core as mx
+import numpy as np
 
 
 def path_weights(p: mx.array, q: mx.array, drafted: mx.array) -> mx.array:
@@ -51,3 +52,29 @@ def block_verify(p: mx.array, q: mx.array, drafted: mx.array, coins: mx.array) -
     succeeded = coins < keep_probabilities(weights, surplus)
     tau = mx.max(mx.where(succeeded, mx.arange(1, depth + 1), 0)).astype(mx.int32)
     return tau, mx.where(surplus[:, None] > 0, left_over, p)
+
+
+def reference(p: np.ndarray, q: np.ndarray, drafted: np.ndarray, coins: np.ndarray) -> tuple[int, np.ndarray]:
+    """The same rule in plain numpy loops, float64: what proofs and tests hold `block_verify` against.
+
+    p, q: [D, U]; drafted: [D] slots; coins: [D]. Returns tau and, meaningful where tau < D, the unnormalised weights [U]
+    of the token that follows.
+    """
+    depth = len(drafted)
+    weights = [1.0]  # w_0..w_D
+    for i, slot in enumerate(drafted):
+        weights.append(min(1.0, weights[-1] * p[i, slot] / q[i, slot]))
+    tau = 0
+    for i in range(1, depth + 1):
+        if i == depth:
+            keep = weights[depth]
+        else:
+            surplus = np.maximum(weights[i] * p[i] - q[i], 0).sum()
+            rest = surplus + (1 - weights[i])
+            keep = surplus / rest if rest > 0 else 1.0
+        if coins[i - 1] < keep:
+            tau = i
+    if tau == depth:
+        return tau, p[depth - 1]
+    left_over = np.maximum(weights[tau] * p[tau] - q[tau], 0)
+    return tau, left_over if left_over.sum() > 0 else p[tau]

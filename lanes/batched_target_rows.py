@@ -77,8 +77,8 @@ class BatchedTargetRows:
             cycle = parts.probe_cycle(max(evidence.depth, 1), how, probe)
             ours, stock = installed.hot(cycle), installed.before(cycle)
             reached = min(stock.kept + 1, cycle.depth)
-            decisions = [(out.kept, out.token, out.deferred[:reached]) for out in (ours, stock)]
-            if decisions[0] != decisions[1]:
+            decided = [(out.kept, out.token, out.deferred[:reached], out.divergence[:reached]) for out in (ours, stock)]
+            if decided[0] != decided[1]:
                 return Proof(False, f"Probe {probe} was decided differently from the row-by-row verifier.")
         return Proof(True, "Every probe cycle was decided as by the row-by-row verifier.", {"probes": float(PROBES)})
 

@@ -19,6 +19,8 @@ class DraftPrescatter:
     auto: bool = True
 
     def supports(self, evidence: Evidence) -> Decision:
+        if not evidence.pack.head.ok or evidence.depth == 0:
+            return Decision(False, "nothing_drafted", "Nothing is drafted, so there is no draft row.")
         if evidence.pack.draft_vocab_size is None:
             return Decision(False, "no_draft_vocabulary", "Without a draft vocabulary a row is full width anyway.")
         return Decision(True, "supported", "Draft rows live on a vocabulary subset.")

@@ -55,7 +55,7 @@ class KvQ8:
         return Installed(undo, latch, hot, before=stock)
 
     def prove(self, installed: Installed, parts: EngineParts | None, evidence: Evidence) -> Proof:
-        """Rows after a random prompt stay near the float cache's: the mean total variation is measured and bounded."""
+        """Every layer's cache is 8-bit, and rows after a random prompt stay near the float cache's."""
         import mlx.core as mx
         import numpy as np
 
@@ -63,10 +63,13 @@ class KvQ8:
         assert installed.hot is not None
         assert installed.before is not None
         ids = mx.array(np.random.default_rng(0).integers(0, parts.trunk.vocab_size, (1, 32)), dtype=mx.int32)
-        outs = [parts.trunk.forward(ids, make(), "all") for make in (installed.hot, installed.before)]
-        rows = [mx.softmax(out.logits, axis=-1) for out in outs]
+        caches = [installed.hot(), installed.before()]
+        rows = [mx.softmax(parts.trunk.forward(ids, each, "all").logits, axis=-1) for each in caches]
+        sizes = [sum(cache.nbytes for cache in each) for each in caches]
         variation = float(mx.mean(mx.sum(mx.maximum(rows[0] - rows[1], 0), axis=-1)))
-        figures = {"mean_total_variation": variation}
+        figures = {"mean_total_variation": variation, "bytes_ratio": sizes[0] / sizes[1]}
+        if {getattr(cache, "bits", None) for cache in caches[0]} != {BITS}:
+            return Proof(False, "A layer's cache is not kept in 8 bits.", figures)
         if not variation < LIMIT:
             return Proof(False, f"Rows move by {variation:.3f} in mean total variation, more than {LIMIT}.", figures)
         return Proof(True, f"Rows move by {variation:.1e} in mean total variation.", figures)

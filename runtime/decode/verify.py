@@ -12,7 +12,7 @@ from mtrun.kernels.draft import draw_token
 from mtrun.kernels.host import flags, floats, integer, integers
 from mtrun.kernels.rows import RowFilter, Rows, accumulator, draw, filter_rows
 from mtrun.runtime.acceptance.align import align, divergence
-from mtrun.runtime.acceptance.law import AcceptanceLaw
+from mtrun.runtime.acceptance.law import AcceptanceLaw, Block
 
 
 @dataclass(frozen=True)
@@ -67,6 +67,11 @@ class VerifyCycle:
         if aligned.ids is not None:
             slots = mx.take_along_axis(aligned.ids, slots[:, None], axis=-1)[:, 0]
         return Decisions(verdict.kept, verdict.deferred, divergence(aligned.p, aligned.q), aligned.drafted_mass, slots)
+
+    def block(self) -> Block:
+        """All drafts against their target rows, as a law is given them (lazy). D >= 1."""
+        assert self.draft_rows is not None
+        return align(self.rows(0, self.depth), self.draft_rows, self.drafts).block(self.coins)
 
     def bonus(self, target: Rows) -> mx.array:
         """[1] int32 token drawn from the one row after the last draft (lazy)."""

@@ -37,7 +37,8 @@ def test_every_lane_has_a_verdict_with_reason_and_provenance_before_the_first_re
     assert set(found) == {"cpu_blas", "frspec", "draft_prescatter", "block_verify", "kv_q8", "batched_target_rows"}
     assert all(lane["state"] in ("armed", "declined") and lane["reason"] for lane in found.values())
     assert all(lane["decided_by"]["source"] == "auto-arm" for lane in found.values())
-    assert found["block_verify"]["state"] == "armed" and found["kv_q8"]["code"] == "not_auto"
+    assert found["block_verify"]["state"] == "armed"
+    assert found["kv_q8"]["code"] == "not_auto"
 
 
 def test_a_request_engages_exactly_the_lanes_whose_code_ran(pack: Path) -> None:
@@ -45,7 +46,8 @@ def test_a_request_engages_exactly_the_lanes_whose_code_ran(pack: Path) -> None:
         running.generate(HELLO, max_tokens=12, seed=1)
         found = lanes(running.audit())
         for name in ("frspec", "draft_prescatter", "block_verify"):
-            assert found[name]["state"] == "engaged" and found[name]["engaged_count"] > 0
+            assert found[name]["state"] == "engaged"
+            assert found[name]["engaged_count"] > 0
         assert found["batched_target_rows"]["code"] == "operator"
 
 
@@ -54,9 +56,13 @@ def test_plain_and_greedy_requests_do_not_engage_a_law(pack: Path) -> None:
         greedy = running.generate(HELLO, max_tokens=8, temperature=0.0).finished
         plain = running.generate(HELLO, max_tokens=8, depth=0).finished
         drafted = running.generate(HELLO, max_tokens=8).finished
-    assert not greedy.law.engaged and greedy.law.distribution_exact
-    assert not plain.law.engaged and plain.counts.drafted == 0
-    assert drafted.law.engaged and not drafted.law.distribution_exact and drafted.law.rule == "tokenv3"
+    assert not greedy.law.engaged
+    assert greedy.law.distribution_exact
+    assert not plain.law.engaged
+    assert plain.counts.drafted == 0
+    assert drafted.law.engaged
+    assert not drafted.law.distribution_exact
+    assert drafted.law.rule == "tokenv3"
 
 
 @pytest.mark.parametrize(
@@ -92,7 +98,9 @@ def test_a_pack_without_a_head_serves_plain_and_says_why(tmp_path: Path) -> None
     with engine(bare, "profile=cascade-tokenv3") as running:
         finished = running.generate(HELLO, max_tokens=6).finished
         assert running.audit()["pack"]["head"]["ok"] is False
-    assert finished.counts.cycles == 0 and not finished.law.engaged and finished.law.distribution_exact
+    assert finished.counts.cycles == 0
+    assert not finished.law.engaged
+    assert finished.law.distribution_exact
 
 
 def test_audit_require_fails_closed(pack: Path) -> None:

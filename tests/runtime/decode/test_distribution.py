@@ -91,7 +91,9 @@ class BrokenLaw(ExactLaw):
         return Judgement(leading(weak), right.deferred, right.replacement)
 
 
-@pytest.mark.parametrize("fault", ["keeps always", "residual from p", "keeps the target's favourite", "coin of p alone"])
+@pytest.mark.parametrize(
+    "fault", ["keeps always", "residual from p", "keeps the target's favourite", "coin of p alone"]
+)
 def test_a_broken_law_is_found(fault):
     target, draft = tables(VOCAB, seed=4)
     seen = sampled(table_parts(target, draft, BrokenLaw(fault)), depth=2, length=4, runs=500)

@@ -114,7 +114,8 @@ def test_held_back_text_comes_out_at_the_context_limit(model):
 
 
 @pytest.mark.parametrize(
-    ("prompt", "words"), [((), "empty"), (tuple([1] * 8), "context limit is 8"), ((1, VOCAB), "outside"), ((-1,), "outside")]
+    ("prompt", "words"),
+    [((), "empty"), (tuple([1] * 8), "context limit is 8"), ((1, VOCAB), "outside"), ((-1,), "outside")],
 )
 def test_a_prompt_that_cannot_be_read_is_refused_before_anything_runs(model, prompt, words):
     with pytest.raises(RequestError, match=words):

@@ -47,7 +47,10 @@ def split(items, at):
 
 
 @settings(max_examples=150, deadline=None)
-@given(data=st.data(), stop=st.lists(st.sampled_from(["beta gamma", "ma d", "aa", "delta", "zz", "e", "lpha b"]), max_size=3))
+@given(
+    data=st.data(),
+    stop=st.lists(st.sampled_from(["beta gamma", "ma d", "aa", "delta", "zz", "e", "lpha b"]), max_size=3),
+)
 def test_any_split_of_a_text_over_tokens_and_cycles_gives_the_text_before_the_earliest_stop(data, stop):
     whole = "alpha beta gamma delta aaa"
     pieces = split(whole, data.draw(cuts(len(whole))))
@@ -66,7 +69,11 @@ def test_any_split_of_a_text_over_tokens_and_cycles_gives_the_text_before_the_ea
 @pytest.mark.parametrize("max_tokens", [1, 2, 3])
 def test_max_tokens_cuts_inside_a_run(max_tokens):
     released = output(list("abcdef"), max_tokens=max_tokens).push(range(6))
-    assert (released.text, released.tokens, released.finish) == ("abcdef"[:max_tokens], tuple(range(max_tokens)), "length")
+    assert (released.text, released.tokens, released.finish) == (
+        "abcdef"[:max_tokens],
+        tuple(range(max_tokens)),
+        "length",
+    )
 
 
 @pytest.mark.parametrize(("token", "text"), [(0, ""), (1, "a"), (5, "abcde")])

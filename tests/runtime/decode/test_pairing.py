@@ -121,7 +121,9 @@ def test_the_uniforms_of_the_loop_are_uniform_and_independent(recorded):
     session.verify = lambda cycle: used.append(np.array(cycle.coins)) or verify(cycle)
     for _ in range(1250):
         session.step(8)
-    coins, drafts = (np.array([v for use, _, v in recorded.log if use == which and v]) for which in (Use.COIN, Use.DRAFT))
+    coins, drafts = (
+        np.array([v for use, _, v in recorded.log if use == which and v]) for which in (Use.COIN, Use.DRAFT)
+    )
     assert coins.shape == drafts.shape == (1250, 8)
     assert np.array_equal(coins, np.array(used))
     assert all(stats.kstest(values.ravel(), "uniform").pvalue > 1e-6 for values in (coins, drafts))
