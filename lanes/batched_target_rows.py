@@ -42,6 +42,8 @@ def all_rows(latch: Latch) -> Callable[[Any], Any]:
 
 @dataclass(frozen=True)
 class BatchedTargetRows:
+    """The lane: replaces `parts.verify`."""
+
     name: str = "batched_target_rows"
     summary: str = "filters and judges all target rows of a cycle in one device graph, one synchronisation a cycle"
     exactness: Exactness = Exactness.EXACT

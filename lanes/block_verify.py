@@ -42,6 +42,8 @@ class BlockVerifyLaw:
 
 @dataclass(frozen=True)
 class BlockVerify:
+    """The lane: replaces `parts.law`."""
+
     name: str = "block_verify"
     summary: str = "judges all drafts of a cycle jointly: the exact law with at least as many tokens a cycle"
     exactness: Exactness = Exactness.EXACT_LAW

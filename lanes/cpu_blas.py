@@ -23,6 +23,8 @@ TOLERANCE = 1e-6  # of sum |a||b| for each element: forward error of float32 sum
 
 @dataclass(frozen=True)
 class CpuBlas:
+    """The lane: acts on the process, before mlx.core is imported."""
+
     name: str = "cpu_blas"
     summary: str = (
         "Linux CPU: dense products through OpenBLAS; a verify row is no longer bit-identical to the same row alone "

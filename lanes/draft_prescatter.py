@@ -10,6 +10,8 @@ from mtrun.lanes.contract import Decision, EngineParts, Evidence, Exactness, Ins
 
 @dataclass(frozen=True)
 class DraftPrescatter:
+    """The lane: replaces `parts.draft_rows`."""
+
     name: str = "draft_prescatter"
     summary: str = "draft rows stay compact (token ids and probabilities) instead of being scattered to the vocabulary"
     exactness: Exactness = Exactness.EXACT

@@ -16,6 +16,8 @@ TOLERANCE = 1e-3  # logits; the same products, summed in another order
 
 @dataclass(frozen=True)
 class FrSpec:
+    """The lane: replaces `parts.draft_scorer`."""
+
     name: str = "frspec"
     summary: str = "draft head over the pack's frequency-ranked vocabulary subset instead of the whole vocabulary"
     exactness: Exactness = Exactness.EXACT_LAW

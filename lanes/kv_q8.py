@@ -19,6 +19,8 @@ def group_size(head_dim: int | None) -> int | None:
 
 @dataclass(frozen=True)
 class KvQ8:
+    """The lane: replaces `parts.cache_factory`."""
+
     name: str = "kv_q8"
     summary: str = "8-bit KV cache of the trunk: about a quarter of the float32 memory, rows change a little"
     exactness: Exactness = Exactness.LOSSY

@@ -22,6 +22,8 @@ SCHEMA = "mtrun.audit/1"
 
 
 class State(StrEnum):
+    """What a lane can come to."""
+
     DECLINED = "declined"
     ARMED = "armed"
     ENGAGED = "engaged"

@@ -53,7 +53,9 @@ def write(folder: Path, checkpoint: Checkpoint) -> Path:
         mx.save_safetensors(str(temporary), arrays, metadata={"state": state})
         os.replace(temporary, path)
     except (OSError, RuntimeError) as error:
-        raise ConfigurationError(f"{path} cannot be written ({error}): free space, or choose another folder.") from error
+        raise ConfigurationError(
+            f"{path} cannot be written ({error}): free space, or choose another folder."
+        ) from error
     return path
 
 

@@ -68,6 +68,7 @@ def batches(path: Path, size: int, top: int, rng: np.random.Generator) -> Iterat
 
 
 def pad(group: list[dict[str, np.ndarray]]) -> Chats:
+    """Chats of one group as a padded batch."""
     length = max(len(chat["ids"]) for chat in group)
 
     def stack(name: str, dtype: type) -> np.ndarray:

@@ -15,6 +15,8 @@ Caches = list[Any]  # one mlx-lm cache a layer
 
 @dataclass(frozen=True)
 class TrunkOut:
+    """One forward of the trunk over L tokens."""
+
     hidden: mx.array  # [1, L, H] the state that the family's head is fed (llama: after the final norm)
     logits: mx.array | None  # [L or 1, V] rows asked for
 

@@ -41,6 +41,7 @@ class CommittedHead:
 
 
 def heads_folder() -> Path:
+    """Where the heads that ship with mtrun lie."""
     return Path(__file__).parent / "heads"
 
 

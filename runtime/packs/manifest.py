@@ -55,6 +55,8 @@ class SamplerDefaults:
 
 @dataclass(frozen=True)
 class FileEntry:
+    """What the manifest vouches for in one file."""
+
     sha256: str
     bytes: int
 

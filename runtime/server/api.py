@@ -12,6 +12,8 @@ Message = dict[str, Any]  # role, content (a string), and name or tool_call_id w
 
 
 class ServerSettings(Protocol):
+    """The `server` group of the configuration."""
+
     @property
     def host(self) -> str: ...
     @property

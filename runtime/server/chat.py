@@ -43,6 +43,8 @@ async def chat_completions(request: Request) -> Response:
 
 
 class ChatShape:
+    """Chat replies in the wire format of the OpenAI API."""
+
     prompt_field = "messages"
 
     def __init__(self, engine: EngineApi, request_id: str, with_logprobs: bool) -> None:

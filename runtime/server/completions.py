@@ -53,6 +53,8 @@ def _checked_ids(ids: list[int], vocab_size: int) -> list[int]:
 
 
 class CompletionShape:
+    """Text completions in the wire format of the OpenAI API."""
+
     prompt_field = "prompt"
 
     def __init__(self, engine: EngineApi, request_id: str, with_logprobs: bool) -> None:

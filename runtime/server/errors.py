@@ -71,6 +71,7 @@ def _capacity(error: CapacityError, field_default: str | None) -> Problem:
 
 
 async def on_problem(request: Request, error: Exception) -> Response:
+    """One error in the wire format."""
     return problem_of(error).response()
 
 

@@ -35,11 +35,13 @@ def verdicts(request: Request) -> Response:
 
 @router.get("/v1/models")
 def models(request: Request) -> Response:
+    """GET /v1/models."""
     return JSONResponse({"object": "list", "data": [_model(request.app.state.engine)]})
 
 
 @router.get("/v1/models/{model_id:path}")
 def model(request: Request, model_id: str) -> Response:
+    """GET /v1/models/{id}."""
     engine: EngineApi = request.app.state.engine
     check_model(engine, model_id)
     return JSONResponse(_model(engine))

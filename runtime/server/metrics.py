@@ -23,6 +23,8 @@ def registry_of(engine: EngineApi) -> CollectorRegistry:
 
 
 class EngineCollector(Collector):
+    """Reads the engine when it is scraped."""
+
     def __init__(self, engine: EngineApi) -> None:
         self._engine = engine
 

@@ -16,6 +16,7 @@ _LEAST_LOGPROB = -9999.0  # what the OpenAI API sends for a token of no probabil
 
 
 def new_id(prefix: str) -> str:
+    """A fresh id for a reply."""
     return f"{prefix}-{uuid.uuid4().hex}"
 
 
@@ -48,6 +49,7 @@ def mtrun_object(finished: Finished, ticket: Ticket) -> dict[str, Any]:
 
 
 def usage(finished: Finished) -> dict[str, int]:
+    """Token counts in the wire format."""
     prompt, completion = finished.prompt_tokens, finished.completion_tokens
     return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
 

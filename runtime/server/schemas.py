@@ -114,6 +114,8 @@ class _Strict(BaseModel):
 
 
 class ChatMessage(_Strict):
+    """One message of a chat."""
+
     role: Literal["system", "developer", "user", "assistant", "tool"] = Field(
         description="one of system, developer, user, assistant, tool"
     )
@@ -128,6 +130,8 @@ class ChatMessage(_Strict):
 
 
 class StreamOptions(_Strict):
+    """What a stream carries besides its text."""
+
     include_usage: bool = Field(False, description="true or false")
 
 
@@ -162,6 +166,8 @@ class CommonBody(_Strict):
 
 
 class ChatBody(CommonBody):
+    """The fields of a chat request."""
+
     messages: Annotated[list[ChatMessage], FailFast()] = Field(
         min_length=1, description="a list of at least one message"
     )
@@ -171,6 +177,8 @@ class ChatBody(CommonBody):
 
 
 class CompletionBody(CommonBody):
+    """The fields of a text completion request."""
+
     prompt: Annotated[str | list[int], BeforeValidator(_prompt)] = Field(
         description="one non-empty string or one non-empty list of token ids"
     )

@@ -19,6 +19,7 @@ DONE = b"data: [DONE]\n\n"
 
 
 def data(value: Mapping[str, Any]) -> bytes:
+    """One event of a stream."""
     return b"data: " + json.dumps(value, ensure_ascii=False, allow_nan=False).encode() + b"\n\n"
 
 
@@ -28,6 +29,7 @@ def comment(text: str) -> bytes:
 
 
 def error(problem: Problem) -> bytes:
+    """The last event of a stream that fails."""
     return b"event: error\ndata: " + json.dumps(problem.body()).encode() + b"\n\n"
 
 
