@@ -12,6 +12,7 @@ Row j of top_* is wanted where token j + 1 is a response token of the same chat.
 
 from __future__ import annotations
 
+import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,11 +45,18 @@ def shard_paths(folder: Path) -> list[Path]:
 
 def read_shard(path: Path, top: int) -> list[dict[str, np.ndarray]]:
     """The chats of a shard, each a dict of its own rows; only the `top` likeliest tokens are kept."""
-    with np.load(path) as data:
-        missing = [name for name in FIELDS if name not in data]
-        if missing:
-            raise ConfigurationError(f"{path} is no feature shard: it lacks {', '.join(missing)}.")
-        arrays = {name: data[name] for name in FIELDS}
+    try:
+        with np.load(path) as data:
+            missing = [name for name in FIELDS if name not in data]
+            if missing:
+                raise ConfigurationError(f"{path} is no feature shard: it lacks {', '.join(missing)}.")
+            arrays = {name: data[name] for name in FIELDS}
+    except (OSError, ValueError, zipfile.BadZipFile) as error:
+        raise ConfigurationError(f"{path} cannot be read ({error}): delete it and run the features again.") from error
+    if arrays["top_ids"].shape[1] < top:
+        raise ConfigurationError(
+            f"{path} keeps {arrays['top_ids'].shape[1]} tokens a row and top_k is {top}: make features with --top {top}."
+        )
     ends = np.cumsum(arrays["lengths"])
     chats = []
     for start, end in zip(ends - arrays["lengths"], ends, strict=True):
@@ -87,15 +95,42 @@ def pad(group: list[dict[str, np.ndarray]]) -> Chats:
     )
 
 
-def rank_vocabulary(paths: list[Path], vocab_size: int, size: int, always: tuple[int, ...]) -> np.ndarray:
-    """[size] int32 ascending ids with the largest summed trunk probability over all wanted rows, `always` included.
-
-    The ranking of FR-Spec (arXiv 2502.14856), by the trunk's own mass instead of corpus counts.
-    """
+def vocabulary_mass(paths: list[Path], vocab_size: int) -> np.ndarray:
+    """[V] float64 summed trunk probability of each token over all wanted rows."""
     mass = np.zeros(vocab_size, dtype=np.float64)
     for path in paths:
         with np.load(path) as data:
             probs = np.exp(data["top_logp"].astype(np.float32))
             np.add.at(mass, data["top_ids"].reshape(-1).astype(np.int64), probs.reshape(-1))
+    return mass
+
+
+def rank_vocabulary(paths: list[Path], vocab_size: int, size: int, always: tuple[int, ...]) -> np.ndarray:
+    """[size] int32 ascending ids with the largest summed trunk probability over all wanted rows, `always` included.
+
+    The ranking of FR-Spec (arXiv 2502.14856), by the trunk's own mass instead of corpus counts.
+    """
+    mass = vocabulary_mass(paths, vocab_size)
     mass[list(always)] = np.inf
     return np.sort(np.argsort(-mass, kind="stable")[:size]).astype(np.int32)
+
+
+@dataclass(frozen=True)
+class Counted:
+    """What a folder of shards holds."""
+
+    shards: int
+    chats: int
+    tokens: int
+    response_tokens: int
+
+
+def count(paths: list[Path]) -> Counted:
+    """Counts over shards, without reading hidden states."""
+    chats = tokens = responses = 0
+    for path in paths:
+        with np.load(path) as data:
+            chats += len(data["lengths"])
+            tokens += len(data["ids"])
+            responses += int(data["response"].sum())
+    return Counted(len(paths), chats, tokens, responses)

@@ -164,7 +164,7 @@ class Trainer:
             rng = np.random.default_rng((self.config.seed, self.cursor.epoch))
             shards = paths()
             order = rng.permutation(len(shards))
-            before = self.cursor.step
+            before, whole = self.cursor.step, self.cursor.shard == self.cursor.batch == 0
             while self.cursor.shard < len(order):
                 for loss in self._shard(shards[order[self.cursor.shard]]):
                     yield self.cursor.step - 1, loss
@@ -177,7 +177,7 @@ class Trainer:
                 self.cursor.shard, self.cursor.batch, self.cursor.generator = self.cursor.shard + 1, 0, None
                 self.save(folder)
                 saved = self.cursor.step
-            if self.cursor.step == before == 0:
+            if whole and self.cursor.step == before:
                 raise ConfigurationError("no chat of the features has a response token: there is nothing to train on.")
             self.cursor.epoch, self.cursor.shard = self.cursor.epoch + 1, 0
 

@@ -11,6 +11,7 @@ from mtrun.kernels.rows import Rows
 from mtrun.lanes.block_verify import BlockJudgement
 from mtrun.lanes.catalogue import LANE_NAMES, load
 from mtrun.lanes.contract import Decision, Stage
+from mtrun.runtime.acceptance.exact import ExactLaw
 from mtrun.runtime.acceptance.table import build_law
 from support.tiny_parts import decoder, events, install, request, tiny_evidence, tiny_parts, tokens
 
@@ -52,6 +53,7 @@ NO_HEAD = Decision(False, "absent", "The pack has no head.")
     [
         ("frspec", "no_head", {"head": NO_HEAD}),
         ("frspec", "no_draft_vocabulary", {"draft_vocab_size": None}),
+        ("frspec", "nothing_drafted", {"depth": 0}),
         ("draft_prescatter", "no_draft_vocabulary", {"draft_vocab_size": None}),
         ("block_verify", "nothing_drafted", {"head": NO_HEAD}),
         ("block_verify", "nothing_drafted", {"depth": 0}),
@@ -232,44 +234,34 @@ class BrokenBlock:
         match self.fault:
             case "keeps all":
                 kept = mx.array(depth, dtype=mx.int32)
-            case "keeps all but at depth 1":
-                kept = mx.array(depth, dtype=mx.int32) if depth > 1 else kept
             case "one keep less":
                 kept = mx.maximum(kept - 1, 0)
             case "coins reversed":
-                kept = self.law.judge(replace(block, coins=block.coins[::-1])).kept if depth > 1 else kept * 0
+                kept = self.law.judge(replace(block, coins=block.coins[::-1])).kept
+            case "the per-position rule":
+                single = ExactLaw().judge(block)
+                kept, replacement = single.kept, single.replacement
+            case "the per-position residual":
+                replacement = mx.maximum(block.p - block.q, 0)
             case "replacement from p":
                 replacement = block.p
-            case "residual of the per-position rule":
-                replacement = mx.maximum(block.p - block.q, 0) if depth > 1 else block.p
             case "not a number":
                 replacement = replacement * mx.nan
         return BlockJudgement(kept, right.deferred, replacement)
 
 
-BLOCK_FAULTS = (
-    "keeps all",
-    "keeps all but at depth 1",
-    "one keep less",
-    "coins reversed",
-    "replacement from p",
-    "residual of the per-position rule",
-    "not a number",
+ANYWHERE = ("keeps all", "one keep less", "replacement from p", "not a number")
+BELOW = ("coins reversed", "the per-position rule", "the per-position residual")  # at depth 1 each is the rule itself
+
+
+@pytest.mark.parametrize(
+    ("depth", "fault"), [*((d, f) for d in DEPTHS for f in ANYWHERE), *((d, f) for d in DEPTHS[1:] for f in BELOW)]
 )
-
-
-@pytest.mark.parametrize("fault", BLOCK_FAULTS)
-@pytest.mark.parametrize("depth", DEPTHS)
-def test_a_sabotaged_block_rule_fails_its_proof(parts, fault, depth):
-    if depth == 1 and fault == "keeps all but at depth 1":
-        pytest.skip("at depth 1 this rule is sound")
+def test_a_sabotaged_block_rule_fails_its_proof(parts, depth, fault):
     installed = install(parts, "block_verify", depth=depth)["block_verify"]
     broken = BrokenBlock(parts.law, fault)
     parts.law = broken
     assert not prove(parts, "block_verify", replace(installed, hot=broken.judge), depth=depth).ok
-
-
-DRAFTING = ("frspec", "draft_prescatter", "block_verify", "batched_target_rows")
 
 
 def test_latches_stand_still_until_served_code_runs(parts):

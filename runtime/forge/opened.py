@@ -1,0 +1,95 @@
+"""A pack opened for forging: described, the BLAS of the process settled, then its trunk loaded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from mtrun.lanes.contract import Decision
+from mtrun.runtime.errors import PackError
+from mtrun.runtime.packs import hub
+from mtrun.runtime.packs.families import family_of
+from mtrun.runtime.packs.reader import PackDescription, describe
+
+if TYPE_CHECKING:
+    import mlx.core as mx
+
+    from mtrun.runtime.forge.train import Vocabulary
+    from mtrun.runtime.packs.contract import Trunk
+    from mtrun.runtime.packs.head import MtpHead
+
+FAMILIES = ("llama",)  # families whose trunk the MTP head of `packs.head` fits
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A pack and where its trunk comes from."""
+
+    pack: PackDescription
+    trunk_identity: str
+    source_sha256: str  # the file that the trunk was converted from; the trunk's own identity where nothing says
+
+    def trunk(self) -> Trunk:
+        """The trunk alone as dense float32, on the calling thread. Raises PackError."""
+        plain = replace(self.pack, head=Decision(False, "unused", "forging reads the trunk only."))
+        return family_of(plain).load(plain).trunk
+
+    def new_head(self, seed: int) -> MtpHead:
+        """A fresh head of the trunk's layer shape; equal seeds give equal weights."""
+        import mlx.core as mx
+
+        from mtrun.runtime.packs.llama import build_head
+
+        mx.random.seed(seed)
+        return build_head(self.pack.config)
+
+    def tables(self, ids: Any) -> tuple[mx.array, Vocabulary]:
+        """The input embeddings [V, H] and the draft vocabulary of ids [V'] int32; the rest of the trunk is dropped."""
+        import mlx.core as mx
+
+        from mtrun.runtime.forge.train import Vocabulary
+
+        trunk = self.trunk()
+        embedding = trunk.embed(mx.arange(trunk.vocab_size)[None])[0]
+        rows = trunk.projection_rows(mx.array(ids))
+        mx.eval(embedding, rows)
+        return embedding, Vocabulary.of(ids, rows, trunk.vocab_size)
+
+
+def open_pack(source: str) -> Opened:
+    """A name of ours, a folder or a hub id, read without weights and without MLX. Raises PackError."""
+    from mtrun.runtime.packs.identity import trunk_identity
+
+    pack = describe(hub.resolve(source))
+    if pack.family not in FAMILIES:
+        raise PackError(f"{pack.name} is a {pack.family} model and forge trains heads for {', '.join(FAMILIES)} models.")
+    if pack.manifest is None:
+        identity = trunk_identity(pack.trunk.values())
+        return Opened(pack, identity, identity)
+    identity = pack.manifest.trunk_identity
+    return Opened(pack, identity, pack.manifest.provenance.get("source_sha256", identity))
+
+
+def arm_blas(opened: Opened, threads: int) -> Decision:
+    """Installs and proves the lane `cpu_blas`, which has to come before MLX is imported. Says how that ended."""
+    from mtrun.kernels.blas.forwarder import BindError
+    from mtrun.lanes.cpu_blas import LANE
+    from mtrun.runtime.arming import evidence
+    from mtrun.runtime.preparation import pack_evidence
+
+    known = evidence.gather(threads=threads, law="exact", depth=1, pack=pack_evidence(opened.pack, family_of(opened.pack)))
+    possible = LANE.supports(known)
+    if not possible.ok:
+        return possible
+    try:
+        proof = LANE.prove(LANE.install(None, known), None, known)
+    except BindError as error:
+        return Decision(False, "not_bound", str(error))
+    return Decision(proof.ok, "proved" if proof.ok else "not_proved", proof.reason)
+
+
+def say_blas(decision: Decision) -> None:
+    """One line on stderr: which BLAS computes."""
+    click.echo(f"cpu_blas {'armed' if decision.ok else 'declined'}: {decision.reason}", err=True)
