@@ -10,6 +10,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from mtrun.runtime import environment
 from mtrun.runtime.config import hydra_private
 from mtrun.runtime.config.aliases import canonical
 from mtrun.runtime.config.checks import check_all
@@ -74,6 +75,7 @@ def compose(overrides: Sequence[str], *, config_dir: Path | None = None) -> Comp
         _check_choices(plan)
         provenance = trace(plan, words, library)
         _derive_pack(plan, provenance, library)
+        _take_key(plan, provenance)
         check_all(_values(plan.config, provenance), provenance)
     OmegaConf.set_readonly(plan.config, True)
     shown = tuple(dict.fromkeys(word.typed for word in words))
@@ -114,6 +116,16 @@ def _derive_pack(plan: Plan, provenance: dict[str, Provenance], library: Library
         if pack[key] is None:
             pack[key] = value
             provenance[f"pack.{key}"] = Provenance(Origin.DERIVED, f"from pack.source={pack.source}")
+
+
+def _take_key(plan: Plan, provenance: dict[str, Provenance]) -> None:
+    """The server's key from the environment, where no file or word gives one and none was waived: it is a secret."""
+    server = plan.config.server
+    if not OmegaConf.is_missing(server, "api_key") and server.api_key is None and not server.no_auth:
+        key = environment.api_key()
+        if key is not None:
+            server.api_key = key
+            provenance["server.api_key"] = Provenance(Origin.DERIVED, "from MTRUN_API_KEY")
 
 
 def _values(config: DictConfig, provenance: dict[str, Provenance]) -> dict[str, Any]:

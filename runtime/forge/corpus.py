@@ -25,7 +25,6 @@ class Corpus:
     lengths: np.ndarray  # [C] int64
     response: np.ndarray  # [N] bool
 
-
     def take(self, chats: np.ndarray) -> Corpus:
         """The chosen chats [K] in the order given."""
         ends = np.cumsum(self.lengths)

@@ -111,10 +111,10 @@ def extract(trunk: Trunk, corpus: Corpus, plan: Plan) -> Iterator[tuple[Path, in
         if path.exists():
             yield path, len(chosen.ids), False
             continue
-        hidden = np.zeros((len(chosen.ids), trunk.hidden_size), dtype=np.float16)  # [N, H]
+        hidden = np.zeros((len(chosen.ids), trunk.hidden_size), dtype=np.float32)  # [N, H]
         for part in _forwards(trunk, chosen, plan.config.batch, hidden):
             yield path, part, True
-        _write(path, _shard(trunk, chosen, hidden, plan.config, trunk.vocab_size))
+        _write(path, _shard(trunk, chosen, hidden, plan.config))
 
 
 def _forwards(trunk: Trunk, chosen: Corpus, batch: int, hidden: np.ndarray) -> Iterator[int]:
@@ -132,10 +132,9 @@ def _forwards(trunk: Trunk, chosen: Corpus, batch: int, hidden: np.ndarray) -> I
         yield int(chosen.lengths[group].sum())
 
 
-def _shard(
-    trunk: Trunk, chosen: Corpus, hidden: np.ndarray, config: FeatureConfig, vocab: int
-) -> dict[str, np.ndarray]:
+def _shard(trunk: Trunk, chosen: Corpus, hidden: np.ndarray, config: FeatureConfig) -> dict[str, np.ndarray]:
     """The arrays of one shard."""
+    vocab = trunk.vocab_size
     small = np.uint16 if vocab <= 2**16 else np.int32
     response = np.ones_like(chosen.response) if config.every_row else chosen.response
     top = min(config.top, vocab)
@@ -144,12 +143,12 @@ def _shard(
     rows = wanted_rows(response, chosen.lengths)
     for start in range(0, len(rows), _ROWS):
         some = rows[start : start + _ROWS]
-        ids[some], logp[some] = top_rows(trunk, mx.array(hidden[some].astype(np.float32)), top)
+        ids[some], logp[some] = top_rows(trunk, mx.array(hidden[some]), top)
     return {
         "ids": chosen.ids.astype(small),
         "lengths": chosen.lengths.astype(np.int32),
         "response": response,
-        "hidden": hidden,
+        "hidden": hidden.astype(np.float16),
         "top_ids": ids,
         "top_logp": logp,
     }

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-import click
-
 from mtrun.lanes.contract import Decision
 from mtrun.runtime.errors import PackError
 from mtrun.runtime.packs import hub
@@ -89,7 +87,3 @@ def arm_blas(opened: Opened, threads: int) -> Decision:
         return Decision(False, "not_bound", str(error))
     return Decision(proof.ok, "proved" if proof.ok else "not_proved", proof.reason)
 
-
-def say_blas(decision: Decision) -> None:
-    """One line on stderr: which BLAS computes."""
-    click.echo(f"cpu_blas {'armed' if decision.ok else 'declined'}: {decision.reason}", err=True)
