@@ -26,7 +26,7 @@ def progress(what: str, stream: TextIO | None = None) -> Iterator[Advance]:
 
 
 @contextmanager
-def _bar(what: str, console) -> Iterator[Advance]:  # noqa: ANN001 rich's Console, imported late
+def _bar(what: str, console) -> Iterator[Advance]:
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
     columns = (
@@ -41,7 +41,7 @@ def _bar(what: str, console) -> Iterator[Advance]:  # noqa: ANN001 rich's Consol
         yield lambda share, note: bar.update(task, completed=share, note=note)
 
 
-def _lines(what: str, console) -> Advance:  # noqa: ANN001
+def _lines(what: str, console) -> Advance:
     started = time.monotonic()
     first: list[float] = []  # share at the first call: a resumed run does not start at 0
     shown = [0.0]
@@ -54,7 +54,7 @@ def _lines(what: str, console) -> Advance:  # noqa: ANN001
         shown[0] = now
         done = share - first[0]
         left = f", {clock((now - started) * (1 - share) / done)} left" if done > 0 and share < 1 else ""
-        console.print(f"{what}: {share:.0%}{left}  {note}", highlight=False, markup=False, soft_wrap=True)
+        console.print(f"{what}: {share:.0%}{left}  {note}".rstrip(), highlight=False, markup=False, soft_wrap=True)
 
     return advance
 

@@ -65,7 +65,8 @@ def read(folder: Path) -> Checkpoint | None:
     if not path.is_file():
         return None
     try:
-        arrays, metadata = mx.load(str(path), format="safetensors", return_metadata=True)  # type: ignore[misc]
+        loaded: Any = mx.load(str(path), format="safetensors", return_metadata=True)
+        arrays, metadata = loaded
         state = json.loads(metadata["state"])
         return Checkpoint(
             head=_below(arrays, _HEAD),

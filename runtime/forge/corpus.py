@@ -21,6 +21,8 @@ _FIELDS = ("ids", "lengths", "response")
 
 @dataclass(frozen=True)
 class Corpus:
+    """C chats laid end to end, N tokens in all."""
+
     ids: np.ndarray  # [N] int32
     lengths: np.ndarray  # [C] int64
     response: np.ndarray  # [N] bool
@@ -28,7 +30,7 @@ class Corpus:
     def take(self, chats: np.ndarray) -> Corpus:
         """The chosen chats [K] in the order given."""
         ends = np.cumsum(self.lengths)
-        spans = [np.arange(ends[chat] - self.lengths[chat], ends[chat]) for chat in chats]
+        spans = [np.arange(int(ends[chat] - self.lengths[chat]), int(ends[chat])) for chat in chats]
         rows = np.concatenate(spans) if spans else np.zeros(0, dtype=np.int64)
         return Corpus(self.ids[rows], self.lengths[chats], self.response[rows])
 
@@ -59,6 +61,8 @@ def _check(path: Path, corpus: Corpus, vocab_size: int, context: int) -> None:
     if corpus.response.shape != (total,):
         raise ConfigurationError(f"{path}: response must be np.packbits of one bit an id, for {total:,} ids.")
     if corpus.ids.min() < 0 or corpus.ids.max() >= vocab_size:
-        raise ConfigurationError(f"{path}: an id lies outside the pack's vocabulary of {vocab_size:,}: choose its pack.")
+        raise ConfigurationError(
+            f"{path}: an id lies outside the pack's vocabulary of {vocab_size:,}: choose its pack."
+        )
     if lengths.max() > context:
         raise ConfigurationError(f"{path}: a chat has {lengths.max():,} tokens and the pack reads {context:,}: cut it.")

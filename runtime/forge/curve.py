@@ -31,6 +31,8 @@ def draw(log: list[dict[str, Any]], path: Path) -> None:
         right.set_ylim(0, 1)
         for depth in range(max(len(entry["overlap"]) for entry in measured)):
             points = [(e["seconds"] / 60, e["overlap"][depth]) for e in measured if len(e["overlap"]) > depth]
-            lines += right.plot(*zip(*points, strict=True), color=f"C{depth}", marker=".", label=f"overlap, depth {depth + 1}")
+            lines += right.plot(
+                *zip(*points, strict=True), color=f"C{depth}", marker=".", label=f"overlap, depth {depth + 1}"
+            )
     left.legend(lines, [str(line.get_label()) for line in lines], loc="upper center", ncols=2, frameon=False)
     figure.savefig(path, format="svg", metadata={"Date": None})

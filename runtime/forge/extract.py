@@ -177,4 +177,6 @@ def _write(path: Path, arrays: dict[str, np.ndarray]) -> None:
         os.replace(temporary, path)
     except OSError as error:
         temporary.unlink(missing_ok=True)
-        raise ConfigurationError(f"{path} cannot be written ({error.strerror}): free space and run it again.") from error
+        raise ConfigurationError(
+            f"{path} cannot be written ({error.strerror}): free space and run it again."
+        ) from error

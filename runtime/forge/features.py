@@ -55,7 +55,7 @@ def read_shard(path: Path, top: int) -> list[dict[str, np.ndarray]]:
         raise ConfigurationError(f"{path} cannot be read ({error}): delete it and run the features again.") from error
     if arrays["top_ids"].shape[1] < top:
         raise ConfigurationError(
-            f"{path} keeps {arrays['top_ids'].shape[1]} tokens a row and top_k is {top}: make features with --top {top}."
+            f"{path} keeps {arrays['top_ids'].shape[1]} tokens a row and top_k is {top}: make them with --top {top}."
         )
     ends = np.cumsum(arrays["lengths"])
     chats = []

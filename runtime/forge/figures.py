@@ -13,8 +13,8 @@ from mtrun.runtime.forge import features
 from mtrun.runtime.forge.train import Trainer
 
 DEFINITIONS = {
-    "overlap": "by depth, mean over held-out positions of sum min(target, draft): the exact law's acceptance of a draft "
-    "from that row, given that it is reached; the target is the trunk's row after top-p and top-k",
+    "overlap": "by depth, mean over held-out positions of sum min(target, draft): the exact law's acceptance of a "
+    "draft from that row, given that it is reached; the target is the trunk's row after top-p and top-k",
     "tokens_per_cycle": "1 + o1 + o1*o2 + ...: what the overlaps imply if depths were independent; a measurement on "
     "served text replaces it",
     "coverage": "share of the trunk's mass on held-out positions that lies in the draft vocabulary",

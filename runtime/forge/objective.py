@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import mlx.core as mx
 import numpy as np
 
@@ -45,7 +47,8 @@ def soft_cross_entropy(logits: mx.array, slots: mx.array, target: mx.array) -> m
 
     The softmax is kept for the backward pass: on CPU the exponentials cost as much as the matrix product.
     """
-    return _soft_cross_entropy(logits, slots, target)[0]
+    outputs: Any = _soft_cross_entropy(logits, slots, target)
+    return outputs[0]
 
 
 def overlap(logits: mx.array, slots: mx.array, target: mx.array) -> mx.array:

@@ -43,13 +43,27 @@ class Opened:
         mx.random.seed(seed)
         return build_head(self.pack.config)
 
+    def own_head(self) -> tuple[dict[str, mx.array], Any]:
+        """The pack's own head as dense weights by name, and its draft ids [V'] int32. Raises PackError."""
+        import mlx.core as mx
+
+        from mtrun.runtime.packs.llama import build_head, expected_shapes
+        from mtrun.runtime.packs.reader import DRAFT_IDS
+        from mtrun.runtime.packs.weights import load_head_weights
+
+        weights = load_head_weights(self.pack, expected_shapes(build_head(self.pack.config)))
+        ids = weights.pop(DRAFT_IDS, None)
+        return weights, mx.arange(self.pack.vocab_size) if ids is None else mx.sort(ids)
+
     def tables(self, ids: Any) -> tuple[mx.array, Vocabulary]:
         """The input embeddings [V, H] and the draft vocabulary of ids [V'] int32; the rest of the trunk is dropped."""
         import mlx.core as mx
+        import numpy as np
 
         from mtrun.runtime.forge.train import Vocabulary
 
         trunk = self.trunk()
+        ids = np.array(ids, dtype=np.int32)
         embedding = trunk.embed(mx.arange(trunk.vocab_size)[None])[0]
         rows = trunk.projection_rows(mx.array(ids))
         mx.eval(embedding, rows)
@@ -62,7 +76,9 @@ def open_pack(source: str) -> Opened:
 
     pack = describe(hub.resolve(source))
     if pack.family not in FAMILIES:
-        raise PackError(f"{pack.name} is a {pack.family} model and forge trains heads for {', '.join(FAMILIES)} models.")
+        raise PackError(
+            f"{pack.name} is a {pack.family} model and forge trains heads for {', '.join(FAMILIES)} models."
+        )
     if pack.manifest is None:
         identity = trunk_identity(pack.trunk.values())
         return Opened(pack, identity, identity)
@@ -77,7 +93,9 @@ def arm_blas(opened: Opened, threads: int) -> Decision:
     from mtrun.runtime.arming import evidence
     from mtrun.runtime.preparation import pack_evidence
 
-    known = evidence.gather(threads=threads, law="exact", depth=1, pack=pack_evidence(opened.pack, family_of(opened.pack)))
+    known = evidence.gather(
+        threads=threads, law="exact", depth=1, pack=pack_evidence(opened.pack, family_of(opened.pack))
+    )
     possible = LANE.supports(known)
     if not possible.ok:
         return possible
@@ -86,4 +104,3 @@ def arm_blas(opened: Opened, threads: int) -> Decision:
     except BindError as error:
         return Decision(False, "not_bound", str(error))
     return Decision(proof.ok, "proved" if proof.ok else "not_proved", proof.reason)
-

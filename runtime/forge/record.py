@@ -1,4 +1,4 @@
-"""What a run folder keeps beside its checkpoint: `run.json` (what went in, what came out) and `log.jsonl` (the curve)."""
+"""What a run folder keeps beside its checkpoint: `run.json` (what went in and came out), `log.jsonl` (the curve)."""
 
 from __future__ import annotations
 

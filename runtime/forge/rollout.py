@@ -42,7 +42,7 @@ def _shift(embedded: mx.array, step: int) -> mx.array:
 
 
 def _project(attention, x: mx.array, offset: int) -> tuple[mx.array, mx.array, mx.array]:
-    """x [B, L, H] -> rotated queries [B, n, L, d], rotated keys, values [B, n_kv, L, d]; row i at position i + offset."""
+    """x [B, L, H] -> rotated queries [B, n, L, d], rotated keys, values [B, n_kv, L, d]; row i at i + offset."""
     batch, length, _ = x.shape
 
     def heads(y: mx.array, count: int) -> mx.array:

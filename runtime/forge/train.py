@@ -137,7 +137,7 @@ class Trainer:
         return float(first)
 
     def overlaps(self, paths: list[Path], limit: int, depth: int) -> list[float]:
-        """Mean overlap with the trunk's filtered row at each depth, over the first `limit` batches of held-out shards."""
+        """Mean overlap with the trunk's filtered row by depth, over the first `limit` batches of held-out shards."""
         rng = np.random.default_rng(0)
         sums, counts = np.zeros(depth), np.zeros(depth)
         every = (c for path in paths for c in features.batches(path, self.config.batch, self.config.top_k, rng))
@@ -191,7 +191,7 @@ class Trainer:
             if number == resumed and self.cursor.generator is not None:
                 rng.bit_generator.state = self.cursor.generator
             loss = self.step(chats, rng)
-            self.cursor.batch, self.cursor.generator = number + 1, rng.bit_generator.state
+            self.cursor.batch, self.cursor.generator = number + 1, dict(rng.bit_generator.state)
             if loss is not None:
                 yield loss
 

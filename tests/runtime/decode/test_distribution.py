@@ -114,7 +114,7 @@ def test_a_draft_judged_against_a_row_it_was_not_drawn_from_is_found():
         return verify(cycle)
 
     parts.verify = judging
-    seen = sampled(parts, depth=2, length=4, runs=500)
+    seen = sampled(parts, depth=2, length=4, runs=1200)
     assert p_value(seen, target_law(target, OFF, 4)) < DELTA
 
 

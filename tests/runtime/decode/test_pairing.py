@@ -9,7 +9,7 @@ from mtrun.runtime.acceptance.table import build_law
 from mtrun.runtime.decode import decoder as decoder_module
 from mtrun.runtime.decode.keys import Keys, Use
 from support.table_parts import table_parts, tables
-from support.tiny_parts import decoder, events, install, request, tiny_parts, tokens
+from support.tiny_parts import ScriptedDrafter, decoder, events, install, request, tiny_parts, tokens
 
 LAWS = {
     "exact": build_law("exact"),
@@ -114,7 +114,10 @@ def test_every_cycle_draws_the_same_uniforms_under_every_law(recorded):
 
 
 def test_the_uniforms_of_the_loop_are_uniform_and_independent(recorded):
-    session = decoder(small(), 8, context=10**6).session(request(PROMPT, seed=3), 8)
+    parts = small()
+    install(parts, "batched_target_rows")
+    session = decoder(parts, 8, context=10**6).session(request(PROMPT, seed=3), 8)
+    session.drafter = ScriptedDrafter(lambda text, depth: [1] * depth)
     session.prefill(list(PROMPT), None)
     used = []
     verify = session.verify

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from mtrun.kernels.draft import draw_token
 from mtrun.kernels.rows import Rows, accumulator
 from mtrun.runtime.decode.draft import Drafted, MtpDrafter
-from support.tiny_parts import decoder, events, request, tiny_parts, tokens
+from support.tiny_parts import decoder, events, install, request, tiny_parts, tokens
 
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
 TOLERANCE = 1e-5
@@ -147,6 +147,7 @@ def test_two_sessions_of_one_decoder_share_nothing(model):
 
 def test_3000_tokens_at_depth_4_do_not_drift(tmp_path):
     parts = tiny_parts(tmp_path, vocab=12, hidden=8, heads=2, kv_heads=1, layers=1, scale=0.5, tied=False, context=4096)
+    install(parts, "batched_target_rows")
     loop = decoder(parts, 4, context=4096)
     session = loop.session(request(PROMPT, temperature=1.0, seed=5), 4)
     session.drafter = UniformDrafter(parts.trunk.vocab_size)

@@ -1,0 +1,243 @@
+"""`mtrun forge features|train|eval|build`: a draft head for a pack, from chats to a pack that serves it."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from mtrun.runtime.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from mtrun.runtime.forge.opened import Opened
+    from mtrun.runtime.forge.recipe import TrainConfig
+    from mtrun.runtime.forge.runner import Job
+    from mtrun.runtime.forge.train import Trainer
+
+FOLDER = click.Path(path_type=Path)
+COUNT = click.IntRange(min=1)
+SHARE = click.FloatRange(0, 1)
+
+
+@click.group()
+def forge() -> None:
+    """Train a draft head: features, train, eval, build."""
+
+
+def _pack_command(name: str) -> Callable[[Callable[..., Any]], click.Command]:
+    """A command on PACK that first settles which BLAS computes; `opened` is the pack, described."""
+
+    def decorate(body: Callable[..., Any]) -> click.Command:
+        def run(source: str, threads: int, **options: Any) -> Any:
+            from mtrun.runtime.forge.opened import arm_blas, open_pack
+
+            opened = open_pack(source)
+            blas = arm_blas(opened, threads)  # before anything imports mlx
+            click.echo(f"cpu_blas {'armed' if blas.ok else 'declined'}: {blas.reason}", err=True)
+            return body(opened, **options)
+
+        run.__doc__ = body.__doc__
+        run.__click_params__ = getattr(body, "__click_params__", [])  # type: ignore[attr-defined]
+        threaded = click.option(
+            "--threads", type=click.IntRange(1, 64), default=1, show_default=True, help="BLAS threads."
+        )
+        return forge.command(name)(click.argument("source", metavar="PACK")(threaded(run)))
+
+    return decorate
+
+
+def _set(name: str, kind: Any, default: Any, text: str, **more: Any) -> Callable[[Any], Any]:
+    return click.option(name, type=kind, default=default, show_default=default is not None, help=text, **more)
+
+
+@_pack_command("features")
+@_set("--data", FOLDER, None, "Chats: .npz with ids, lengths and response bits.", required=True)
+@_set("--out", FOLDER, None, "Folder for the shards.", required=True)
+@_set("--top", click.IntRange(1, 1024), 64, "Likeliest tokens kept of each target row.")
+@_set("--batch", COUNT, 8, "Chats a forward.")
+@_set("--shard", COUNT, 128, "Chats a shard.")
+@_set("--limit", COUNT, None, "Chats in all; default all.")
+@_set("--seed", int, 0, "Order of the chats.")
+@click.option(
+    "--top-from",
+    type=click.Choice(["response", "all"]),
+    default="response",
+    show_default=True,
+    help="Tokens that become targets: the assistant's, or every one (plain text).",
+)
+def features(opened: Opened, data: Path, out: Path, limit: int | None, top_from: str, **numbers: int) -> int:
+    """Run PACK's trunk over chats once and keep its states and target rows. Shards that exist are not made again."""
+    from mtrun.runtime.forge import corpus
+    from mtrun.runtime.forge.bar import progress
+    from mtrun.runtime.forge.extract import FeatureConfig, Plan, claim, extract, origin
+
+    config = FeatureConfig(limit=limit, every_row=top_from == "all", **numbers)
+    chats = corpus.read(data, opened.pack.vocab_size, opened.pack.context_length)
+    claim(out, origin(config, {"name": opened.pack.name, "trunk_identity": opened.trunk_identity}, data))
+    plan = Plan.of(chats, config, out)
+    total = int(chats.lengths[plan.chats].sum())
+    done = new = 0
+    trunk = opened.trunk()
+    with progress("features") as advance:
+        for path, tokens, computed in extract(trunk, chats, plan):
+            done, new = done + tokens, new + (tokens if computed else 0)
+            advance(done / total, f"{path.name}  {done:,} of {total:,} tokens")
+    click.echo(f"{out}: {len(list(plan.shards()))} shards, {total:,} tokens, {new:,} of them computed now")
+    return 0
+
+
+@_pack_command("train")
+@_set("--features", FOLDER, None, "Shards to train on.", required=True)
+@_set("--held", FOLDER, None, "Shards to measure on, never trained on.")
+@_set("--out", FOLDER, None, "Run folder: checkpoint, log, curve.", required=True)
+@_set("--steps", COUNT, None, "End after so many steps in all (1000 if --minutes is not given).")
+@_set("--minutes", click.FloatRange(0, min_open=True), None, "End after so much training time in all.")
+@_set("--depth", click.IntRange(1, 8), 3, "Draft depth that chains are trained to.")
+@_set("--batch", COUNT, 16, "Chats a step.")
+@_set("--lr", click.FloatRange(0, min_open=True), 3e-3, "Peak learning rate.")
+@_set("--warmup", COUNT, 50, "Steps up to it.")
+@_set("--chain-from", SHARE, 0.6, "Share of the run after which whole chains are trained.")
+@_set("--chain-share", SHARE, 0.5, "Share of positions scored at depths 2 and more.")
+@_set("--top-p", click.FloatRange(0, 1, min_open=True), 0.95, "The sampler's top_p that targets are cut by.")
+@_set("--top-k", COUNT, 20, "The sampler's top_k that targets are cut by.")
+@_set("--draft-vocab", COUNT, 8192, "Ids the head drafts over, ranked by the trunk's mass.")
+@_set("--report-every", COUNT, 20, "Steps a log line.")
+@_set("--measure-every", COUNT, 200, "Steps between two held-out measurements.")
+@_set("--seed", int, 0, "Of weights and order.")
+@click.option("--resume/--fresh", default=True, show_default=True, help="Go on from the folder's checkpoint, or anew.")
+def train(opened: Opened, resume: bool, **options: Any) -> int:
+    """Train an MTP head for PACK on feature shards. Ctrl-C saves; the same command goes on."""
+    from mtrun.runtime.forge import record, runner
+    from mtrun.runtime.forge.bar import progress
+
+    job, config = _job(options), _recipe(options)
+    trainer = runner.prepare(opened, config, job, fresh=not resume)
+    if trainer.cursor.step:
+        click.echo(f"goes on at step {trainer.cursor.step:,} of {job.out}", err=True)
+    with _interrupts() as stop, progress("train") as advance:
+        outcome = runner.train(trainer, job, advance, stop)
+    record.write_run(job.out, runner.facts(opened, trainer, job, outcome))
+    _draw(job.out)
+    if not outcome.finished:
+        click.echo(f"saved at step {outcome.step:,}: the same command goes on", err=True)
+        return 130
+    click.echo(f"{job.out}: {outcome.step:,} steps, {trainer.cursor.seconds:.0f} s of training")
+    click.echo(outcome.figures.text() if outcome.figures else "no --held shards: the overlap was not measured")
+    return 0
+
+
+def _recipe(options: dict[str, Any]) -> TrainConfig:
+    from mtrun.runtime.forge.recipe import TrainConfig
+
+    same = ("minutes", "batch", "warmup", "depth", "chain_from", "chain_share", "top_p", "top_k", "seed")
+    steps = options["steps"] or (1000 if options["minutes"] is None else 10**7)
+    return TrainConfig(steps=steps, learning_rate=options["lr"], **{name: options[name] for name in same})
+
+
+def _job(options: dict[str, Any]) -> Job:
+    from mtrun.runtime.forge.runner import Job
+
+    same = ("features", "out", "held", "draft_vocab", "report_every", "measure_every")
+    return Job(**{name: options[name] for name in same})
+
+
+@contextmanager
+def _interrupts() -> Iterator[Callable[[], bool]]:
+    """Whether someone asked to stop: a first signal is remembered until the step ends, a second one acts at once."""
+    asked: list[int] = []
+
+    def remember(number: int, frame: Any) -> None:
+        if asked:
+            raise KeyboardInterrupt
+        asked.append(number)
+
+    before = {number: signal.signal(number, remember) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield lambda: bool(asked)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _draw(run: Path) -> None:
+    """The run's curve, where matplotlib is there and anything was logged."""
+    from mtrun.runtime.forge import curve, record
+
+    log = record.read_log(run)
+    if not log:
+        return
+    try:
+        curve.draw(log, run / curve.FILE)
+    except ConfigurationError as error:
+        click.echo(f"no {curve.FILE}: {error}", err=True)
+
+
+@_pack_command("eval")
+@_set("--features", FOLDER, None, "Held-out shards.", required=True)
+@_set("--run", FOLDER, None, "Run folder; default: the head that PACK carries.")
+@_set("--depth", click.IntRange(1, 8), 3, "Deepest draft measured.")
+@_set("--batches", COUNT, None, "Batches read; default all.")
+@_set("--top-p", click.FloatRange(0, 1, min_open=True), 0.95, "Of the target rows, for a head without a run.")
+@_set("--top-k", COUNT, 20, "Of the target rows, for a head without a run.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+def evaluate(
+    opened: Opened, features: Path, run: Path | None, depth: int, batches: int | None, as_json: bool, **cut: Any
+) -> int:
+    """Held-out overlap of a head by depth, teacher-forced, and the tokens a cycle that it implies."""
+    from mtrun.runtime.forge.features import shard_paths
+    from mtrun.runtime.forge.figures import DEFINITIONS, measure
+    from mtrun.runtime.forge.runner import check_origin
+
+    paths = shard_paths(features)
+    check_origin(opened, features)
+    trainer = _loaded(opened, run, cut)
+    found = measure(trainer, paths, depth, batches)
+    if as_json:
+        whose = str(run) if run else opened.pack.name
+        click.echo(json.dumps({"head": whose, **found.to_json(), "definitions": DEFINITIONS}, indent=2))
+    else:
+        click.echo(found.text())
+    return 0
+
+
+def _loaded(opened: Opened, run: Path | None, cut: dict[str, Any]) -> Trainer:
+    """A trainer that holds the head of a run, or the pack's own as stored."""
+    from mlx.utils import tree_unflatten
+
+    from mtrun.runtime.forge import checkpoint
+    from mtrun.runtime.forge.recipe import TrainConfig
+    from mtrun.runtime.forge.train import Trainer
+
+    if run is None:
+        weights, ids = opened.own_head()
+        config = TrainConfig(**cut)
+    else:
+        found = checkpoint.required(run)
+        weights, ids, config = found.head, found.draft_ids, found.config
+    embedding, vocabulary = opened.tables(ids)
+    head = opened.new_head(0)
+    head.update(tree_unflatten(list(weights.items())))
+    return Trainer(config, head, embedding, vocabulary)
+
+
+@_pack_command("build")
+@_set("--run", FOLDER, None, "Run folder with the checkpoint.", required=True)
+@_set("--out", FOLDER, None, "Folder to write.", required=True)
+@_set("--bits", click.Choice(["4", "6", "8"]), "8", "Bits a weight.")
+@_set("--licence", str, None, "Of the head; default the pack's.")
+@click.option("--attach", is_flag=True, help="Write a whole pack: PACK's files with this head.")
+@click.option("--replace", is_flag=True, help="Replace an earlier build at --out.")
+def build(opened: Opened, run: Path, out: Path, bits: str, licence: str | None, attach: bool, replace: bool) -> int:
+    """Make the head of a run ready to ship: quantised, checksummed, with a card; or a pack that serves it."""
+    from mtrun.runtime.forge.build import BuildConfig, build_head, build_pack
+
+    config = BuildConfig(bits=int(bits), licence=licence, replace=replace)
+    (build_pack if attach else build_head)(opened, run, out, config)
+    size = sum(path.stat().st_size for path in out.rglob("*") if path.is_file())
+    click.echo(f"{out}: {size / 1e6:.1f} MB" + (f"; serve it with mtrun pack={out}" if attach else ""))
+    return 0
