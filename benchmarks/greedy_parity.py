@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-PROMPTS = Path(__file__).parent / "prompts.txt"
+PROMPTS = Path(__file__).parent / "freeform.txt"
 Propose = Callable[[list[int], int], list[int]]  # (tokens committed so far, depth) -> drafts
 
 
