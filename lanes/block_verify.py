@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -77,14 +78,13 @@ class BlockVerify:
         assert parts is not None
         assert installed.before is not None
         kept = 0
-        for probe in range(PROBES):
-            for depth in sorted({1, evidence.depth}):
-                block = _block(parts, depth, probe)
-                judged = parts.law.judge(block)
-                if (found := _difference(judged, block)) is not None:
-                    return Proof(False, f"Probe {probe} at depth {depth}: {found}.")
-                if depth == 1 and int(judged.kept.item()) != int(installed.before.judge(block).kept.item()):
-                    return Proof(False, f"Probe {probe}: at depth 1 the block rule differs from the per-position rule.")
+        for probe, depth in itertools.product(range(PROBES), sorted({1, evidence.depth})):
+            block = _block(parts, depth, probe)
+            judged = parts.law.judge(block)
+            if (found := _difference(judged, block)) is not None:
+                return Proof(False, f"Probe {probe} at depth {depth}: {found}.")
+            if depth == 1 and int(judged.kept.item()) != int(installed.before.judge(block).kept.item()):
+                return Proof(False, f"Probe {probe}: at depth 1 the block rule differs from the per-position rule.")
             kept += int(judged.kept.item())
         figures = {"probes": float(PROBES), "kept": float(kept)}
         return Proof(True, "Every probe block was judged as by the plain rule.", figures)

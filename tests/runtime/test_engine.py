@@ -134,7 +134,8 @@ def test_streaming_and_whole_replies_are_the_same_tokens_and_events_come_in_orde
         whole = running.generate(HELLO, max_tokens=24, seed=5)
         events = list(running.stream(HELLO, max_tokens=24, seed=5))
     chunks = [event for event in events if isinstance(event, Chunk)]
-    assert isinstance(events[0], Prefill) and isinstance(events[-1], Finished)
+    assert isinstance(events[0], Prefill)
+    assert isinstance(events[-1], Finished)
     assert tuple(token for chunk in chunks for token in chunk.token_ids) == whole.token_ids
     assert "".join(chunk.text for chunk in chunks) == whole.text
 

@@ -53,6 +53,22 @@ def test_filters_a_trimmed_draft_vocabulary_and_the_drafts_own_sampler_change_no
     assert p_value(seen, target_law(target, how, 4)) > DELTA
 
 
+@pytest.mark.parametrize(
+    ("own", "sampling", "expected"),
+    [
+        ({}, {"temperature": 0.7, "top_p": 0.9, "top_k": 4, "min_p": 0.1}, RowFilter(0.7, 0.9, 4, 0.1)),
+        ({"draft_temperature": 1.3, "draft_top_k": 2}, {"temperature": 0.7, "top_p": 0.9}, RowFilter(1.3, 0.9, 2)),
+        ({"draft_temperature": 1.3}, {"temperature": 0.0}, RowFilter(0.0)),
+    ],
+)
+def test_drafts_are_drawn_under_the_requests_filter_unless_the_configuration_says_otherwise(own, sampling, expected):
+    parts, seen = table_parts(*tables(9)), set()
+    stock = parts.draft_rows
+    parts.draft_rows = lambda logits, how: seen.add(how) or stock(logits, how)
+    sampled(parts, depth=2, length=6, runs=1, draft=own, **sampling)
+    assert seen == {expected}
+
+
 @pytest.mark.slow
 def test_a_transformer_with_its_own_head(tmp_path):
     parts = tiny_parts(tmp_path, vocab=3, hidden=8, heads=2, kv_heads=1, layers=1, tied=False, scale=0.5, seed=2)

@@ -101,3 +101,16 @@ def test_greedy_drafting_over_an_8_bit_cache_equals_plain_decoding_over_it(tmp_p
         drafted = with_drafter(parts, noisy(prompt, reply, vocab))
         assert tokens(events(decoder(drafted, depth), request(prompt, temperature=0.0, max_tokens=120))) == reply[:120]
     assert tokens(events(decoder(parts, 4), request(prompt, temperature=0.0, max_tokens=60))) == reply[:60]
+
+
+@pytest.mark.parametrize("before", [3, 3 * WINDOW + 2])
+def test_a_mark_survives_rows_that_are_written_in_place(before):
+    cache = fill(KINDS["sliding"], before)
+    mark = rollback.mark([cache])
+    cache.update_and_fetch(rows(1, 900), rows(1, 900))  # one row at a time goes into the live buffer
+    rollback.apply([cache], mark, rollback.Plan(1, True, "as a test says"))
+    seen, expected = read(cache, before, 1), read(fill(KINDS["sliding"], before), before, 1)
+    assert all(mx.array_equal(a, b).item() for a, b in zip(seen, expected, strict=True))
+    cache.update_and_fetch(rows(1, 901), rows(1, 901))
+    rollback.apply([cache], mark, rollback.Plan(1, True, "and once more"))
+    assert all(mx.array_equal(a, b).item() for a, b in zip(read(cache, before, 1), expected, strict=True))
