@@ -57,8 +57,8 @@ def block_verify(p: mx.array, q: mx.array, drafted: mx.array, coins: mx.array) -
 def reference(p: np.ndarray, q: np.ndarray, drafted: np.ndarray, coins: np.ndarray) -> tuple[int, np.ndarray]:
     """The same rule in plain numpy loops, float64: what proofs and tests hold `block_verify` against.
 
-    p, q: [D, U]; drafted: [D] slots; coins: [D]. Returns tau and, meaningful where tau < D, the unnormalised weights [U]
-    of the token that follows.
+    p, q: [D, U]; drafted: [D] slots; coins: [D]. Returns tau and, where tau < D, the unnormalised weights [U] of
+    the token that follows.
     """
     depth = len(drafted)
     weights = [1.0]  # w_0..w_D
