@@ -144,7 +144,7 @@ class Decoder:
     @staticmethod
     def _count(session: Session, made: list[int], taken: tuple[int, ...]) -> None:
         session.counts.generated += len(taken)
-        if session.counts.cycles:
+        if session.drafted:
             session.counts.truncated += len(made) - len(taken)
 
     @staticmethod

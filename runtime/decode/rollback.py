@@ -43,8 +43,12 @@ def _save(cache: Any) -> tuple[Any, dict[str, Any]]:
 
 
 def _copied(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_copied(each) for each in value]
+    if isinstance(value, list | tuple):
+        return type(value)(_copied(each) for each in value)
+    if hasattr(value, "update_and_fetch"):
+        raise RuntimeError(
+            f"a cache that holds caches ({type(value).__name__}) has no snapshot here: give it a rollback"
+        )
     return value[...] if isinstance(value, mx.array) else value
 
 

@@ -48,6 +48,7 @@ class Session:
         self.length = 0  # tokens in the trunk's caches
         self.primary = -1  # the last committed token, not yet in the caches
         self.cycle = 0
+        self.drafted = 0  # drafts of the last step
         self.last_logits: mx.array | None = None  # [k + 1, V] adjusted rows of the tokens just emitted
 
     def prefill(self, tokens: list[int], following: int | None) -> None:
@@ -68,6 +69,7 @@ class Session:
     def step(self, depth: int) -> list[int]:
         """One cycle with `depth` drafts (0 = plain decoding); returns the committed tokens, 1 to depth + 1 of them."""
         drafted = self._draft(depth)
+        self.drafted = drafted.tokens.shape[0]
         fed = mx.concatenate([mx.array([self.primary], dtype=mx.int32), drafted.tokens])[None]  # [1, D + 1]
         before = rollback.mark(self.caches)
         out = self.trunk.forward(fed, self.caches, "all")
@@ -75,7 +77,7 @@ class Session:
         rows = self.adjust(out.logits, self._preceding(drafted.tokens))
         outcome = self._judge(drafted, rows)
         self.counts.verify_calls += 1
-        self.counts.record(depth, outcome.kept, outcome.deferred, outcome.divergence)
+        self.counts.record(self.drafted, outcome.kept, outcome.deferred, outcome.divergence)
         out = self._roll_back(before, fed, out, outcome.kept + 1)
         tokens = [*outcome.drafts[: outcome.kept], outcome.token]
         self._observe(out.hidden[:, : len(tokens)], tokens)

@@ -107,10 +107,8 @@ def test_greedy_drafting_over_an_8_bit_cache_equals_plain_decoding_over_it(tmp_p
 def test_a_mark_survives_rows_that_are_written_in_place(before):
     cache = fill(KINDS["sliding"], before)
     mark = rollback.mark([cache])
-    cache.update_and_fetch(rows(1, 900), rows(1, 900))  # one row at a time goes into the live buffer
-    rollback.apply([cache], mark, rollback.Plan(1, True, "as a test says"))
+    for stray in (900, 901):  # one row at a time goes into the live buffer
+        cache.update_and_fetch(rows(1, stray), rows(1, stray))
+    rollback.apply([cache], mark, rollback.Plan(2, True, "as a test says"))
     seen, expected = read(cache, before, 1), read(fill(KINDS["sliding"], before), before, 1)
     assert all(mx.array_equal(a, b).item() for a, b in zip(seen, expected, strict=True))
-    cache.update_and_fetch(rows(1, 901), rows(1, 901))
-    rollback.apply([cache], mark, rollback.Plan(1, True, "and once more"))
-    assert all(mx.array_equal(a, b).item() for a, b in zip(read(cache, before, 1), expected, strict=True))
