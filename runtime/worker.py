@@ -7,6 +7,7 @@ that ends the thread makes the worker dead, and every waiting and later request 
 
 from __future__ import annotations
 
+import copy
 import logging
 import math
 import threading
@@ -14,7 +15,7 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from mtrun.runtime.acceptance.counts import Counts
@@ -324,15 +325,7 @@ def _count_reason(reasons: dict[str, int], reason: str) -> None:
 
 
 def _summed(total: Counts, part: Counts) -> Counts:
-    """A new Counts: the two added field by field, lists padded to the longer one."""
-    sums = {}
-    for item in fields(Counts):
-        left, right = getattr(total, item.name), getattr(part, item.name)
-        if isinstance(left, list):
-            width = max(len(left), len(right))
-            sums[item.name] = [
-                (left[i] if i < len(left) else 0) + (right[i] if i < len(right) else 0) for i in range(width)
-            ]
-        else:
-            sums[item.name] = left + right
-    return replace(total, **sums)
+    """The two added, as a new object: readers of the old one are not disturbed."""
+    result = copy.deepcopy(total)
+    result.add(part)
+    return result
