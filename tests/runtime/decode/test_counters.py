@@ -6,20 +6,10 @@ import numpy as np
 import pytest
 
 from mtrun.runtime.acceptance.rates import draft_acceptance, tokens_per_cycle
-from mtrun.runtime.acceptance.table import build_law
+from support.laws import LAWS
 from support.table_parts import table_parts, tables
 from support.tiny_parts import adversarial, decoder, events, finished, install, perfect, request, tokens, with_drafter
 
-LAWS = {
-    "exact": build_law("exact"),
-    "opt": build_law("cascade", rule="opt", alpha=0.4),
-    "tokenv1": build_law("cascade", rule="tokenv1", alpha=0.2),
-    "tokenv2": build_law("cascade", rule="tokenv2", alpha=0.2),
-    "tokenv3": build_law("cascade", rule="tokenv3", alpha=0.6),
-    "typical": build_law("typical", threshold=0.5),
-    "typical-pi": build_law("typical-pi", threshold=0.5),
-    "synthetic": build_law("synthetic", rate=0.6),
-}
 PROMPT = (0, 3)
 DELTA = 1e-6
 

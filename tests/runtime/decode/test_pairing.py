@@ -5,22 +5,12 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from mtrun.runtime.acceptance.table import build_law
 from mtrun.runtime.decode import decoder as decoder_module
 from mtrun.runtime.decode.keys import Keys, Use
+from support.laws import LAWS
 from support.table_parts import table_parts, tables
 from support.tiny_parts import ScriptedDrafter, decoder, events, install, request, tiny_parts, tokens
 
-LAWS = {
-    "exact": build_law("exact"),
-    "opt": build_law("cascade", rule="opt", alpha=0.4),
-    "tokenv1": build_law("cascade", rule="tokenv1", alpha=0.2),
-    "tokenv2": build_law("cascade", rule="tokenv2", alpha=0.2),
-    "tokenv3": build_law("cascade", rule="tokenv3", alpha=0.6),
-    "typical": build_law("typical", threshold=0.5),
-    "typical-pi": build_law("typical-pi", threshold=0.5),
-    "synthetic": build_law("synthetic", rate=0.6),
-}
 FILTERS = ({}, {"top_k": 4, "top_p": 0.9}, {"temperature": 0.7, "top_p": 0.8, "min_p": 0.05}, {"temperature": 0.0})
 PROMPT = (0, 3)
 
