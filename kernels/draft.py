@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
-import mlx.core as mx
-
+from mtrun.kernels.arrays import Array, namespace, pick, put
 from mtrun.kernels.rows import RowFilter, Rows, draw, filter_rows
 
 
@@ -14,18 +14,18 @@ from mtrun.kernels.rows import RowFilter, Rows, draw, filter_rows
 class DraftLogits:
     """One draft position: logits [1, K] of the tokens ids [K] int32 ascending; ids None = the whole vocabulary."""
 
-    logits: mx.array
-    ids: mx.array | None
+    logits: Array
+    ids: Array | None
 
 
-DraftScorer = Callable[[mx.array], DraftLogits]  # head state [1, H] -> logits over the draft vocabulary
+DraftScorer = Callable[[Any], DraftLogits]  # head state [1, H] -> logits over the draft vocabulary
 DraftRows = Callable[[DraftLogits, RowFilter], Rows]  # -> one row on token ids
 
 
-def trimmed_scorer(rows: mx.array, ids: mx.array) -> DraftScorer:
+def trimmed_scorer(rows: Any, ids: Array) -> DraftScorer:
     """Scores only the lm_head rows [K, H] of ids [K] int32 ascending: frequency-ranked drafting (arXiv 2502.14856)."""
 
-    def score(state: mx.array) -> DraftLogits:
+    def score(state: Any) -> DraftLogits:
         return DraftLogits(state @ rows.T, ids)
 
     return score
@@ -37,8 +37,9 @@ def scattered_rows(vocab_size: int) -> DraftRows:
     def build(draft: DraftLogits, how: RowFilter) -> Rows:
         if draft.ids is None:
             return filter_rows(draft.logits, how)
-        full = mx.full((1, vocab_size), -mx.inf, dtype=draft.logits.dtype)
-        return filter_rows(mx.put_along_axis(full, draft.ids[None], draft.logits, axis=-1), how)
+        xp = namespace(draft.logits)
+        full = xp.full((1, vocab_size), -xp.inf, dtype=draft.logits.dtype)
+        return filter_rows(put(full, draft.ids[None], draft.logits), how)
 
     return build
 
@@ -48,20 +49,19 @@ def compact_rows(draft: DraftLogits, how: RowFilter) -> Rows:
     rows = filter_rows(draft.logits, how)
     if draft.ids is None:
         return rows
-    ids = draft.ids[None] if rows.ids is None else draft.ids[rows.ids]
+    known: Any = draft.ids
+    ids = known[None] if rows.ids is None else known[rows.ids]
     return Rows(ids, rows.probs)
 
 
-def draw_token(rows: Rows, uniform: mx.array) -> mx.array:
+def draw_token(rows: Rows, uniform: Array) -> Any:
     """[R] int32 token ids drawn from R rows at uniforms [R]."""
     slots = draw(rows.probs, uniform)
-    if rows.ids is None:
-        return slots
-    return mx.take_along_axis(rows.ids, slots[:, None], axis=-1)[:, 0]
+    return slots if rows.ids is None else pick(rows.ids, slots)
 
 
 def stack_rows(rows: list[Rows]) -> Rows:
     """R one-row `Rows` of one layout as one."""
-    probs = mx.concatenate([row.probs for row in rows])
+    xp = namespace(rows[0].probs)
     ids = [row.ids for row in rows if row.ids is not None]
-    return Rows(mx.concatenate(ids) if ids else None, probs)
+    return Rows(xp.concatenate(ids) if ids else None, xp.concatenate([row.probs for row in rows]))

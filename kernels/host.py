@@ -1,27 +1,27 @@
-"""From device to host: typed views of small arrays. Each call waits for the array if it is not evaluated yet."""
+"""To the host: typed views of small MLX or numpy arrays. Each call waits for an MLX array not evaluated yet."""
 
 from __future__ import annotations
 
 from typing import Any, cast
 
-import mlx.core as mx
+from mtrun.kernels.arrays import Array
 
 
-def integer(value: mx.array) -> int:
+def integer(value: Array) -> int:
     """The one number of a [] or [1] integer array."""
     return int(cast(Any, value.item()))
 
 
-def integers(values: mx.array) -> list[int]:
+def integers(values: Array) -> list[int]:
     """[N] integers."""
     return cast(list[int], values.tolist())
 
 
-def floats(values: mx.array) -> list[float]:
+def floats(values: Array) -> list[float]:
     """[N] numbers."""
     return cast(list[float], values.tolist())
 
 
-def flags(values: mx.array) -> list[bool]:
+def flags(values: Array) -> list[bool]:
     """[N] truth values."""
     return cast(list[bool], values.tolist())

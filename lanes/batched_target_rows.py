@@ -15,8 +15,7 @@ def all_rows(latch: Latch) -> Callable[[Any], Any]:
     """A verifier for `runtime.decode.verify`: the whole cycle stays on the device until its one synchronisation."""
 
     def verify(cycle: Any) -> Any:
-        import mlx.core as mx
-
+        from mtrun.kernels.arrays import evaluate, namespace
         from mtrun.kernels.host import flags, floats, integer
 
         latch.hit()
@@ -26,9 +25,10 @@ def all_rows(latch: Latch) -> Callable[[Any], Any]:
         if depth == 0:
             return cycle.outcome(0, integer(bonus), deferred=[], values=[], masses=[])
         decided = cycle.judge(rows[:depth], 0, depth)
-        replaced = decided.replacement[mx.minimum(decided.kept, depth - 1)]
-        token = mx.where(decided.kept < depth, replaced, bonus[0])
-        mx.eval(cycle.drafts, decided.kept, token, decided.deferred, decided.divergence, decided.drafted_mass)
+        xp = namespace(cycle.logits)
+        replaced = decided.replacement[xp.minimum(decided.kept, depth - 1)]
+        token = xp.where(decided.kept < depth, replaced, bonus[0])
+        evaluate(cycle.drafts, decided.kept, token, decided.deferred, decided.divergence, decided.drafted_mass)
         return cycle.outcome(
             integer(decided.kept),
             integer(token),

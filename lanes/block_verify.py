@@ -32,13 +32,13 @@ class BlockVerifyLaw:
     composes_with_block: bool = False
 
     def judge(self, block: Any) -> BlockJudgement:
-        import mlx.core as mx
-
+        from mtrun.kernels.arrays import namespace
         from mtrun.kernels.block_verify import block_verify
 
         self.latch.hit()
         kept, replacement = block_verify(block.p, block.q, block.drafted, block.coins)
-        return BlockJudgement(kept, mx.ones(block.coins.shape, dtype=mx.bool_), replacement)
+        xp = namespace(block.p)
+        return BlockJudgement(kept, xp.ones(block.coins.shape, dtype=xp.bool_), replacement)
 
 
 @dataclass(frozen=True)

@@ -45,9 +45,9 @@ class DraftPrescatter:
 
     def prove(self, installed: Installed, parts: EngineParts | None, evidence: Evidence) -> Proof:
         """The same probabilities, bit for bit, as the scattered row, under filters of each kind."""
-        import mlx.core as mx
         import numpy as np
 
+        from mtrun.kernels.arrays import of_module
         from mtrun.kernels.draft import DraftLogits
         from mtrun.kernels.rows import RowFilter
 
@@ -56,21 +56,24 @@ class DraftPrescatter:
         assert installed.before is not None
         rng = np.random.default_rng(0)
         for how in (RowFilter(1.0, 0.95, 20), RowFilter(0.7, 0.9, 0), RowFilter(1.0), RowFilter(0.0)):
-            logits = mx.array(rng.normal(0.0, 3.0, (1, parts.draft_ids.size)).astype(np.float32))
-            draft = DraftLogits(logits, parts.draft_ids)
+            logits = rng.normal(0.0, 3.0, (1, parts.draft_ids.size)).astype(np.float32)
+            draft = DraftLogits(of_module(logits, parts.trunk.xp), parts.draft_ids)
             ours, stock = _dense(installed.hot(draft, how), parts), _dense(installed.before(draft, how), parts)
-            if not mx.array_equal(ours, stock).item():
+            if not np.array_equal(ours, stock):
                 return Proof(False, f"A compact row differs from the scattered one under {how}.")
         return Proof(True, "Compact rows equal scattered rows bit for bit.", {"filters": 4.0})
 
 
 def _dense(rows: Any, parts: EngineParts) -> Any:
-    import mlx.core as mx
+    """[1, V] numpy."""
+    import numpy as np
 
+    from mtrun.kernels.arrays import put
+
+    probs = np.array(rows.probs)
     if rows.ids is None:
-        return rows.probs
-    empty = mx.zeros((1, parts.trunk.vocab_size), dtype=rows.probs.dtype)
-    return mx.put_along_axis(empty, rows.ids, rows.probs, axis=-1)
+        return probs
+    return put(np.zeros((1, parts.trunk.vocab_size), dtype=probs.dtype), np.array(rows.ids), probs)
 
 
 LANE = DraftPrescatter()

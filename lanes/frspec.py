@@ -38,14 +38,13 @@ class FrSpec:
         return Decision(True, "supported", f"The pack ranks {pack.draft_vocab_size} ids, {share:.0%} of all.")
 
     def install(self, parts: EngineParts | None, evidence: Evidence) -> Installed:
-        import mlx.core as mx
-
+        from mtrun.kernels.arrays import evaluate
         from mtrun.kernels.draft import trimmed_scorer
 
         assert parts is not None
         stock, latch = parts.draft_scorer, Latch()
         rows = parts.trunk.projection_rows(parts.draft_ids)  # [K, H]
-        mx.eval(rows)
+        evaluate(rows)
         score = trimmed_scorer(rows, parts.draft_ids)
 
         def hot(state: Any) -> Any:
@@ -60,18 +59,19 @@ class FrSpec:
 
     def prove(self, installed: Installed, parts: EngineParts | None, evidence: Evidence) -> Proof:
         """The subset's logits equal the full head's at the same ids, for random states."""
-        import mlx.core as mx
         import numpy as np
+
+        from mtrun.kernels.arrays import of_module
 
         assert parts is not None
         assert installed.hot is not None
         assert installed.before is not None
         states = np.random.default_rng(0).normal(0.0, 1.0, (4, 1, parts.trunk.hidden_size)).astype(np.float32)
         errors = []
-        for state in map(mx.array, states):
-            ours, full = installed.hot(state), installed.before(state).logits
-            scale = mx.maximum(mx.max(mx.abs(full)), 1.0)
-            errors.append(float(mx.max(mx.abs(ours.logits - full[:, ours.ids])) / scale))
+        for state in (of_module(each, parts.trunk.xp) for each in states):
+            ours, full = installed.hot(state), np.array(installed.before(state).logits)
+            scale = max(float(np.abs(full).max()), 1.0)
+            errors.append(float(np.abs(np.array(ours.logits) - full[:, np.array(ours.ids)]).max()) / scale)
         error = float(np.max(errors))  # NaN stays NaN, and then the test below fails
         figures = {"max_relative_error": error, "draft_vocabulary": float(parts.draft_ids.size)}
         if not error <= TOLERANCE:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import mlx.core as mx
 import numpy as np
 
+from mtrun.kernels.arrays import Array, of_module
 from mtrun.kernels.draft import DraftLogits, DraftRows, DraftScorer, draw_token, scattered_rows, stack_rows
 from mtrun.kernels.rows import RowFilter
 from mtrun.runtime.acceptance.law import AcceptanceLaw
@@ -22,7 +22,7 @@ class Parts:
 
     trunk: Trunk
     head: Head | None  # None: the pack has no usable head, only depth 0 is possible
-    draft_ids: mx.array | None  # [K] int32 array: the pack's frequency-ranked draft vocabulary, None = not shipped
+    draft_ids: Array | None  # [K] int32 array: the pack's frequency-ranked draft vocabulary, None = not shipped
     cache_factory: Callable[[], Caches]  # a new list of trunk caches, one a layer
     draft_scorer: DraftScorer  # head state [1, H] -> DraftLogits; stock scores the whole vocabulary
     draft_rows: DraftRows  # DraftLogits -> one filtered row; stock builds it at full width
@@ -39,30 +39,31 @@ class Parts:
 
         Half the drafts come from rows near the target's, so that a probe sees both keeps and rejections.
         """
+        xp = self.trunk.xp
         rng = np.random.default_rng(seed)
         target = rng.normal(0.0, 3.0, (depth + 1, self.trunk.vocab_size)).astype(np.float32)
         near = target[:depth] + rng.normal(0.0, 0.5, (depth, self.trunk.vocab_size)).astype(np.float32)
-        rows = [self.draft_rows(DraftLogits(mx.array(row[None]), None), how) for row in near]
-        draws = [uniforms(rng.random(1)) for _ in range(depth + 2)]
+        rows = [self.draft_rows(DraftLogits(of_module(row[None], xp), None), how) for row in near]
+        draws = [uniforms(rng.random(1), xp) for _ in range(depth + 2)]
         tokens = [draw_token(row, u) for row, u in zip(rows, draws, strict=False)]
         return VerifyCycle(
-            logits=mx.array(target),
-            drafts=mx.concatenate(tokens),
+            logits=of_module(target, xp),
+            drafts=xp.concatenate(tokens),
             draft_rows=stack_rows(rows),
             how=how,
             law=self.law,
-            coins=uniforms(rng.random(depth)),
+            coins=uniforms(rng.random(depth), xp),
             residual_uniform=draws[depth],
             bonus_uniform=draws[depth + 1],
         )
 
 
-def stock_parts(trunk: Trunk, head: Head | None, draft_ids: mx.array | None, law: AcceptanceLaw) -> Parts:
+def stock_parts(trunk: Trunk, head: Head | None, draft_ids: Array | None, law: AcceptanceLaw) -> Parts:
     """An engine's parts with no lane installed."""
     return Parts(
         trunk=trunk,
         head=head,
-        draft_ids=draft_ids,
+        draft_ids=None if draft_ids is None else of_module(draft_ids, trunk.xp),
         cache_factory=trunk.new_caches,
         draft_scorer=lambda state: DraftLogits(trunk.project(state), None),
         draft_rows=scattered_rows(trunk.vocab_size),

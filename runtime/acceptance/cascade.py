@@ -9,38 +9,40 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import Any
 
-import mlx.core as mx
-
+from mtrun.kernels.arrays import namespace
 from mtrun.runtime.acceptance.align import divergence
 from mtrun.runtime.acceptance.exact import keep_probability, residual, usable
 from mtrun.runtime.acceptance.law import Block, Judgement, leading
 
 
-def token_rule(keep_set: mx.array, block: Block) -> Judgement:
+def token_rule(keep_set: Any, block: Block) -> Judgement:
     """Executes pi(v) = q(v) 1[v in A] + eta p(v) for a keep set A [D, U] bool (Algorithm 6).
 
     v in A is kept without a coin. v outside A is kept with min(1, eta p(v) / q(v)), which is not the exact law's
     coin: deferral is a property of the row, so the mass eta of all deferred tokens is what the target redistributes.
     """
-    eta = mx.sum(mx.where(keep_set, 0, block.q), axis=-1, keepdims=True)  # [D, 1]
+    xp = namespace(block.p)
+    eta = xp.sum(xp.where(keep_set, 0, block.q), axis=-1, keepdims=True)  # [D, 1]
     deferred_part = eta * block.p  # [D, U] pi - q inside A, pi outside A
     deferred = ~block.at(keep_set)
     keep = ~deferred | (block.coins < keep_probability(deferred_part, block))
-    weights = mx.where(keep_set, deferred_part, mx.maximum(deferred_part - block.q, 0))  # max(0, pi - q)
+    weights = xp.where(keep_set, deferred_part, xp.maximum(deferred_part - block.q, 0))  # max(0, pi - q)
     return Judgement(leading(keep), deferred, usable(weights, block.p))
 
 
 def _opt(block: Block, alpha: float) -> Judgement:
     """Eq. (10): defer the whole row iff max q < max p - alpha D_TV(p, q). pi = q where not deferred, else pi = p."""
-    advantage = mx.max(block.p, axis=-1) - alpha * divergence(block.p, block.q)  # [D]
-    deferred = mx.max(block.q, axis=-1) < advantage
+    xp = namespace(block.p)
+    advantage = xp.max(block.p, axis=-1) - alpha * divergence(block.p, block.q)  # [D]
+    deferred = xp.max(block.q, axis=-1) < advantage
     keep = ~deferred | (block.coins < keep_probability(block.p, block))
     return Judgement(leading(keep), deferred, residual(block.p, block))
 
 
-def _peak(block: Block) -> mx.array:
-    return mx.max(block.p, axis=-1, keepdims=True)  # [D, 1]
+def _peak(block: Block) -> Any:
+    return namespace(block.p).max(block.p, axis=-1, keepdims=True)  # [D, 1]
 
 
 def _tokenv1(block: Block, alpha: float) -> Judgement:

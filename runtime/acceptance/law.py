@@ -1,38 +1,39 @@
 """What an acceptance law is: the block of rows it judges and the judgement it returns.
 
 Notation: p target row, q draft row, v ~ q the drafted token, D positions, U slots that hold the union
-of both supports. Arrays are MLX arrays in float64 on CPU and float32 on Metal; nothing is synchronised here.
+of both supports. Arrays are MLX arrays (float64 on CPU, float32 on Metal, nothing synchronised here) or numpy arrays
+(float64); a law answers in the kind it was given, and on equal rows the two differ by the last bits of a sum at most.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
-import mlx.core as mx
+from mtrun.kernels.arrays import cast, namespace, pick
 
 
 @dataclass(frozen=True)
 class Block:
     """D drafted positions on shared slots. `p[i]` and `q[i]` each sum to 1; `q[i, drafted[i]] > 0`."""
 
-    p: mx.array  # [D, U] target law of each position, filtered
-    q: mx.array  # [D, U] the law that the drafted token was really drawn from
-    drafted: mx.array  # [D] int32 slot of the drafted token v
-    coins: mx.array  # [D] uniforms in [0, 1)
+    p: Any  # [D, U] target law of each position, filtered
+    q: Any  # [D, U] the law that the drafted token was really drawn from
+    drafted: Any  # [D] int32 slot of the drafted token v
+    coins: Any  # [D] uniforms in [0, 1)
 
-    def at(self, rows: mx.array) -> mx.array:
+    def at(self, rows: Any) -> Any:
         """[D] values of rows [D, U] at the drafted slots."""
-        return mx.take_along_axis(rows, self.drafted[:, None], axis=-1)[:, 0]
+        return pick(rows, self.drafted)
 
 
 @dataclass(frozen=True)
 class Judgement:
     """What a law says of a block. Positions past the first rejection carry values that nobody may count."""
 
-    kept: mx.array  # [] int32, how many leading drafts are committed
-    deferred: mx.array  # [D] bool, the position was decided by the target's own law (a coin, or a failed test)
-    replacement: mx.array  # [D, U] unnormalised weights of the token that replaces draft i if i is the first rejected
+    kept: Any  # [] int32, how many leading drafts are committed
+    deferred: Any  # [D] bool, the position was decided by the target's own law (a coin, or a failed test)
+    replacement: Any  # [D, U] unnormalised weights of the token that replaces draft i if i is the first rejected
 
 
 class AcceptanceLaw(Protocol):
@@ -59,6 +60,7 @@ class AcceptanceLaw(Protocol):
     def judge(self, block: Block) -> Judgement: ...
 
 
-def leading(keep: mx.array) -> mx.array:
+def leading(keep: Any) -> Any:
     """[] int32: how many leading entries of keep [D] bool are true."""
-    return mx.sum(mx.cumprod(keep.astype(mx.int32), axis=0)).astype(mx.int32)
+    xp = namespace(keep)
+    return cast(xp.sum(xp.cumprod(cast(keep, xp.int32), axis=0)), xp.int32)

@@ -7,23 +7,25 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import Any
 
-import mlx.core as mx
-
+from mtrun.kernels.arrays import namespace
 from mtrun.runtime.acceptance.cascade import token_rule
 from mtrun.runtime.acceptance.law import Block, Judgement, leading
 
 
-def entropy(p: mx.array) -> mx.array:
+def entropy(p: Any) -> Any:
     """[D, 1] entropy of rows p [D, U] in nats, with 0 log 0 = 0: filtered rows are full of zeros."""
-    return -mx.sum(p * mx.log(mx.where(p > 0, p, 1)), axis=-1, keepdims=True)
+    xp = namespace(p)
+    return -xp.sum(p * xp.log(xp.where(p > 0, p, 1)), axis=-1, keepdims=True)
 
 
-def typical_set(p: mx.array, threshold: float, eps: float) -> mx.array:
+def typical_set(p: Any, threshold: float, eps: float) -> Any:
     """[D, U] bool: p(v) > min(eps, threshold exp(-H(p))), strict."""
+    xp = namespace(p)
     # mx.exp works in float32 precision whatever its dtype (relative error near 4e-7); mx.power does not.
-    floor = threshold * mx.power(math.e, -entropy(p))
-    return p > mx.minimum(floor, eps)
+    floor = threshold * xp.power(math.e, -entropy(p))
+    return p > xp.minimum(floor, eps)
 
 
 @dataclass(frozen=True)

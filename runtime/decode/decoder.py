@@ -6,8 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-import mlx.core as mx
-
+from mtrun.kernels.arrays import cast, logsumexp, namespace, pick, take
 from mtrun.kernels.host import floats, integers
 from mtrun.kernels.rows import RowFilter, top_ids
 from mtrun.runtime.acceptance.exact import ExactLaw
@@ -152,11 +151,12 @@ class Decoder:
         if request.top_logprobs is None or not tokens:
             return ()
         assert session.last_logits is not None
-        rows = session.last_logits[: len(tokens)].astype(mx.float32)
-        logp = rows - mx.logsumexp(rows, axis=-1, keepdims=True)
-        chosen = floats(mx.take_along_axis(logp, mx.array(tokens, dtype=mx.int32)[:, None], axis=-1)[:, 0])
+        xp = namespace(session.last_logits)
+        rows = cast(session.last_logits[: len(tokens)], xp.float32)
+        logp = rows - logsumexp(rows)
+        chosen = floats(pick(logp, xp.array(tokens, dtype=xp.int32)))
         ids = top_ids(logp, max(request.top_logprobs, 1))
-        values = mx.take_along_axis(logp, ids, axis=-1)
+        values = take(logp, ids)
         out = []
         for row, (token, logprob) in enumerate(zip(tokens, chosen, strict=True)):
             best = zip(integers(ids[row]), floats(values[row]), strict=True)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import mlx.core as mx
 
+from mtrun.kernels.arrays import Array
 from mtrun.kernels.draft import DraftRows, DraftScorer, draw_token, stack_rows
 from mtrun.kernels.rows import RowFilter, Rows
 from mtrun.runtime.decode.penalties import Adjuster
@@ -17,7 +18,7 @@ from mtrun.runtime.packs.contract import Caches, Head, Trunk
 class Drafted:
     """D draft tokens and the rows they were drawn from; tokens [D] int32, rows None when D = 0."""
 
-    tokens: mx.array
+    tokens: Any
     rows: Rows | None
 
 
@@ -25,7 +26,7 @@ class Drafted:
 class Pairs:
     """Verified pairs that the head has not read yet: hidden [1, L, H] of positions, and the L tokens that followed."""
 
-    hidden: mx.array
+    hidden: Array
     tokens: list[int]
 
 
@@ -34,7 +35,7 @@ class Drafter(Protocol):
 
     def observe(self, pairs: Pairs) -> None: ...
 
-    def draft(self, depth: int, how: RowFilter, adjust: Adjuster, uniforms: mx.array) -> Drafted: ...
+    def draft(self, depth: int, how: RowFilter, adjust: Adjuster, uniforms: Any) -> Drafted: ...
 
 
 class MtpDrafter:
@@ -49,14 +50,16 @@ class MtpDrafter:
         """Queues verified pairs; long queues (prefill) are read at once, so that memory stays bounded."""
         if self._pending is not None:
             self._read(self._pending)
-            mx.eval([cache.state for cache in self.caches])
+            if self.trunk.xp is mx:
+                mx.eval([cache.state for cache in self.caches])
         self._pending = pairs
 
-    def _read(self, pairs: Pairs) -> mx.array:
-        embedded = self.trunk.embed(mx.array([pairs.tokens], dtype=mx.int32))
+    def _read(self, pairs: Pairs) -> Any:
+        xp = self.trunk.xp
+        embedded = self.trunk.embed(xp.array([pairs.tokens], dtype=xp.int32))
         return self.head.forward(pairs.hidden, embedded, self.caches, 0)
 
-    def draft(self, depth: int, how: RowFilter, adjust: Adjuster, uniforms: mx.array) -> Drafted:
+    def draft(self, depth: int, how: RowFilter, adjust: Adjuster, uniforms: Any) -> Drafted:
         """Reads the pending pairs with their verified hidden states, chains, drops what the chain left in the cache.
 
         uniforms: [depth]. Nothing is synchronised.
@@ -64,10 +67,11 @@ class MtpDrafter:
         assert self._pending is not None, "observe comes before draft"
         state = self._read(self._pending)[:, -1:]  # [1, 1, H]
         self._pending = None
-        tokens: list[mx.array] = []
+        xp = self.trunk.xp
+        tokens: list[Any] = []
         rows: list[Rows] = []
         for step in range(depth):
-            before = mx.stack(tokens, axis=1) if tokens else None  # [1, step]
+            before = xp.stack(tokens, axis=1) if tokens and adjust.counting else None  # [1, step]
             draft = self.score(state[0])
             draft = type(draft)(adjust(draft.logits, before, draft.ids), draft.ids)
             rows.append(self.rows(draft, how))
@@ -75,7 +79,7 @@ class MtpDrafter:
             if step + 1 < depth:
                 state = self.head.forward(state, self.trunk.embed(tokens[-1][None]), self.caches, step + 1)
         self._drop(depth - 1)
-        return Drafted(mx.concatenate(tokens), stack_rows(rows))
+        return Drafted(xp.concatenate(tokens), stack_rows(rows))
 
     def _drop(self, count: int) -> None:
         """Removes the chain's own rows: the next pairs carry verified hidden states instead."""

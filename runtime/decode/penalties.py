@@ -7,10 +7,11 @@ generated tokens; repetition also at the prompt.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
-import mlx.core as mx
 import numpy as np
 
+from mtrun.kernels.arrays import cast, namespace, of_module
 from mtrun.runtime.requests import Sampling
 
 
@@ -37,8 +38,8 @@ class Adjuster:
         if self.counting:
             np.add.at(self._generated, list(tokens), 1.0)
 
-    def __call__(self, logits: mx.array, before: mx.array | None, ids: mx.array | None = None) -> mx.array:
-        """Adjusted copy of logits [R, V], or [R, K] of the tokens ids [K].
+    def __call__(self, logits: Any, before: Any, ids: Any = None) -> Any:
+        """Adjusted copy of logits [R, V], or [R, K] of the tokens ids [K]; arrays of one module.
 
         before: [R, D] int32 drafts that precede each row's position beyond the committed text, -1 = none; None = no row
         has any.
@@ -48,20 +49,24 @@ class Adjuster:
         if self.counting:
             logits = self._penalise(logits, before, ids)
         if self._bias is not None:
-            bias = mx.array(self._bias)
+            bias = of_module(self._bias, namespace(logits))
             logits = logits + (bias if ids is None else bias[ids])
         return logits
 
-    def _penalise(self, logits: mx.array, before: mx.array | None, ids: mx.array | None) -> mx.array:
-        counts, prompt = mx.array(self._generated), mx.array(self._prompt)
-        tokens = mx.arange(counts.shape[0]) if ids is None else ids
-        counts, prompt = counts[tokens][None], prompt[tokens][None]  # [1, K]
+    def _penalise(self, logits: Any, before: Any, ids: Any) -> Any:
+        xp = namespace(logits)
+        counts, prompt = of_module(self._generated, xp), of_module(self._prompt, xp)
+        tokens = xp.arange(counts.shape[0]) if ids is None else ids
+        if ids is not None:
+            counts, prompt = counts[ids], prompt[ids]
+        counts, prompt = counts[None], prompt[None]  # [1, K]
         if before is not None:
             for column in range(before.shape[1]):
-                counts = counts + (before[:, column : column + 1] == tokens[None]).astype(mx.float32)
+                counts = counts + cast(before[:, column : column + 1] == tokens[None], xp.float32)
         how = self.sampling
         seen = (counts > 0) | prompt
         if how.repetition_penalty != 1.0:
-            scaled = mx.where(logits > 0, logits / how.repetition_penalty, logits * how.repetition_penalty)
-            logits = mx.where(seen, scaled, logits)
-        return logits - how.frequency_penalty * counts - how.presence_penalty * (counts > 0)
+            scaled = xp.where(logits > 0, logits / how.repetition_penalty, logits * how.repetition_penalty)
+            logits = xp.where(seen, scaled, logits)
+        generated = cast(counts > 0, xp.float32)
+        return logits - how.frequency_penalty * counts - how.presence_penalty * generated

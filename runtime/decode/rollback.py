@@ -10,11 +10,20 @@ from dataclasses import dataclass
 from typing import Any
 
 import mlx.core as mx
+import numpy as np
 from mlx_lm.models.cache import KVCache, QuantizedKVCache
 
 from mtrun.runtime.packs.contract import Caches
 
 TRIMMABLE = (KVCache, QuantizedKVCache)  # append-only buffers: trimming is a smaller offset, later rows overwrite
+
+
+def trims(cache: Any) -> bool:
+    """Whether a cache rolls back exactly by `trim(n) -> rows dropped`, as `offset` then says.
+
+    Known of mlx-lm's by type; any other cache says it of itself with `trims_exactly = True`.
+    """
+    return type(cache) in TRIMMABLE or getattr(cache, "trims_exactly", False) is True
 
 
 @dataclass(frozen=True)
@@ -35,7 +44,7 @@ class Plan:
 
 def mark(caches: Caches) -> Mark:
     """Snapshots by slice, not by reference: an MLX array object that is assigned into shows the assignment."""
-    return Mark([None if type(cache) in TRIMMABLE else _save(cache) for cache in caches])
+    return Mark([None if trims(cache) else _save(cache) for cache in caches])
 
 
 def _save(cache: Any) -> tuple[Any, dict[str, Any]]:
@@ -49,6 +58,8 @@ def _copied(value: Any) -> Any:
         raise RuntimeError(
             f"a cache that holds caches ({type(value).__name__}) has no snapshot here: give it a rollback"
         )
+    if isinstance(value, np.ndarray):
+        return value.copy()
     return value[...] if isinstance(value, mx.array) else value
 
 

@@ -6,8 +6,9 @@ the head has been told every verified pair (hidden of a position, token that fol
 
 from __future__ import annotations
 
-import mlx.core as mx
+from typing import Any
 
+from mtrun.kernels.arrays import evaluate
 from mtrun.kernels.rows import RowFilter
 from mtrun.runtime.acceptance.counts import Counts
 from mtrun.runtime.acceptance.law import AcceptanceLaw
@@ -19,13 +20,13 @@ from mtrun.runtime.decode.verify import Outcome, Verify, VerifyCycle, uniforms
 from mtrun.runtime.packs.contract import Caches, Trunk, TrunkOut
 
 
-def no_draft() -> Drafted:
-    """What a plain step judges: built where it is used, since arrays belong to their thread."""
-    return Drafted(mx.array([], dtype=mx.int32), None)
+def no_draft(xp: Any) -> Drafted:
+    """What a plain step judges, as an array of module `xp`: built where it is used, since MLX arrays have a thread."""
+    return Drafted(xp.array([], dtype=xp.int32), None)
 
 
 class Session:
-    """Decoding state of one request. Lives and dies on the inference thread."""
+    """Decoding state of one request, in arrays of the trunk's own module. Lives and dies on the inference thread."""
 
     def __init__(
         self,
@@ -41,6 +42,7 @@ class Session:
         keys: Keys,
     ) -> None:
         self.trunk, self.caches, self.drafter = trunk, caches, drafter
+        self.xp = trunk.xp
         self.verify, self.law, self.how, self.draft_how = verify, law, how, draft_how
         self.adjust, self.keys = adjust, keys
         self.counts = Counts()
@@ -49,20 +51,20 @@ class Session:
         self.primary = -1  # the last committed token, not yet in the caches
         self.cycle = 0
         self.drafted = 0  # drafts of the last step
-        self.last_logits: mx.array | None = None  # [k + 1, V] adjusted rows of the tokens just emitted
+        self.last_logits: Any = None  # [k + 1, V] adjusted rows of the tokens just emitted
 
     def prefill(self, tokens: list[int], following: int | None) -> None:
         """Reads a chunk of the prompt; `following` is the prompt token after it, None for the last chunk."""
         last = following is None
-        out = self.trunk.forward(mx.array([tokens], dtype=mx.int32), self.caches, "last" if last else "none")
+        out = self.trunk.forward(self._ids([tokens]), self.caches, "last" if last else "none")
         self.length += len(tokens)
         if not last:
             self._observe(out.hidden, [*tokens[1:], following])
-            mx.eval(out.hidden)
+            evaluate(out.hidden)
             return
         assert out.logits is not None
         rows = self.adjust(out.logits, None)
-        first = self._judge(no_draft(), rows).token
+        first = self._judge(no_draft(self.xp), rows).token
         self._observe(out.hidden, [*tokens[1:], first])
         self._commit([first], rows)
 
@@ -70,7 +72,7 @@ class Session:
         """One cycle with `depth` drafts (0 = plain decoding); returns the committed tokens, 1 to depth + 1 of them."""
         drafted = self._draft(depth)
         self.drafted = drafted.tokens.shape[0]
-        fed = mx.concatenate([mx.array([self.primary], dtype=mx.int32), drafted.tokens])[None]  # [1, D + 1]
+        fed = self.xp.concatenate([self._ids([self.primary]), drafted.tokens])[None]  # [1, D + 1]
         before = rollback.mark(self.caches)
         out = self.trunk.forward(fed, self.caches, "all")
         assert out.logits is not None
@@ -87,11 +89,11 @@ class Session:
 
     def _draft(self, depth: int) -> Drafted:
         if depth == 0 or self.drafter is None:
-            return no_draft()
-        coins = uniforms(self.keys.uniforms(Use.DRAFT, self.cycle, depth))
+            return no_draft(self.xp)
+        coins = self._uniforms(Use.DRAFT, depth)
         return self.drafter.draft(depth, self.draft_how, self.adjust, coins)
 
-    def _judge(self, drafted: Drafted, rows: mx.array) -> Outcome:
+    def _judge(self, drafted: Drafted, rows: Any) -> Outcome:
         """Draws this cycle's uniforms, used or not, so that two laws under one seed stay paired."""
         depth = drafted.tokens.shape[0]
         cycle = VerifyCycle(
@@ -100,23 +102,30 @@ class Session:
             draft_rows=drafted.rows,
             how=self.how,
             law=self.law,
-            coins=uniforms(self.keys.uniforms(Use.COIN, self.cycle, depth)),
-            residual_uniform=uniforms(self.keys.uniforms(Use.RESIDUAL, self.cycle, 1)),
-            bonus_uniform=uniforms(self.keys.uniforms(Use.BONUS, self.cycle, 1)),
+            coins=self._uniforms(Use.COIN, depth),
+            residual_uniform=self._uniforms(Use.RESIDUAL, 1),
+            bonus_uniform=self._uniforms(Use.BONUS, 1),
         )
         self.cycle += 1
         return self.verify(cycle)
 
-    @staticmethod
-    def _preceding(drafts: mx.array) -> mx.array | None:
-        """[D + 1, D] int32: row i sees drafts 0..i-1, the rest is -1."""
-        depth = drafts.shape[0]
-        if depth == 0:
-            return None
-        visible = mx.arange(depth + 1)[:, None] > mx.arange(depth)[None]
-        return mx.where(visible, drafts[None], -1)
+    def _uniforms(self, use: Use, count: int) -> Any:
+        """[count] uniforms of this cycle in the accumulation dtype."""
+        return uniforms(self.keys.uniforms(use, self.cycle, count), self.xp)
 
-    def _roll_back(self, before: rollback.Mark, fed: mx.array, out: TrunkOut, keep: int) -> TrunkOut:
+    def _ids(self, tokens: list[Any]) -> Any:
+        """Token ids as an int32 array of the shape of the nested list."""
+        return self.xp.array(tokens, dtype=self.xp.int32)
+
+    def _preceding(self, drafts: Any) -> Any:
+        """[D + 1, D] int32: row i sees drafts 0..i-1, the rest is -1. None where no row needs it."""
+        xp, depth = self.xp, drafts.shape[0]
+        if depth == 0 or not self.adjust.counting:
+            return None
+        visible = xp.arange(depth + 1)[:, None] > xp.arange(depth)[None]
+        return xp.where(visible, drafts[None], -1)
+
+    def _roll_back(self, before: rollback.Mark, fed: Any, out: TrunkOut, keep: int) -> TrunkOut:
         plan = rollback.plan(self.caches, before, fed.shape[1], keep)
         rollback.apply(self.caches, before, plan)
         if not plan.reforward:
@@ -125,11 +134,11 @@ class Session:
         self.reforwards[plan.reason] = self.reforwards.get(plan.reason, 0) + 1
         return self.trunk.forward(fed[:, :keep], self.caches, "none")
 
-    def _observe(self, hidden: mx.array, tokens: list[int]) -> None:
+    def _observe(self, hidden: Any, tokens: list[int]) -> None:
         if self.drafter is not None:
             self.drafter.observe(Pairs(hidden, tokens))
 
-    def _commit(self, tokens: list[int], rows: mx.array) -> None:
+    def _commit(self, tokens: list[int], rows: Any) -> None:
         self.adjust.commit(tokens)
         self.primary = tokens[-1]
         self.last_logits = rows[: len(tokens)]

@@ -4,26 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import mlx.core as mx
 import numpy as np
 
-from mtrun.kernels.draft import draw_token
+from mtrun.kernels.arrays import accumulator, evaluate, pick
+from mtrun.kernels.draft import draw_token, stack_rows
 from mtrun.kernels.host import flags, floats, integer, integers
-from mtrun.kernels.rows import RowFilter, Rows, accumulator, draw, filter_rows
+from mtrun.kernels.rows import RowFilter, Rows, draw, filter_rows
 from mtrun.runtime.acceptance.align import align, divergence
 from mtrun.runtime.acceptance.law import AcceptanceLaw, Block
 
 
 @dataclass(frozen=True)
 class Decisions:
-    """Lazy outcome of judging positions [lo, hi) of a cycle, N = hi - lo."""
+    """Outcome of judging positions [lo, hi) of a cycle, N = hi - lo; lazy where arrays are MLX's."""
 
-    kept: mx.array  # [] int32 leading drafts kept among them
-    deferred: mx.array  # [N] bool
-    divergence: mx.array  # [N] D_TV(p, q)
-    drafted_mass: mx.array  # [N] q at each drafted token; 0 is a broken contract
-    replacement: mx.array  # [N] int32 the token that replaces draft i if i is the first rejected
+    kept: Any  # [] int32 leading drafts kept among them
+    deferred: Any  # [N] bool
+    divergence: Any  # [N] D_TV(p, q)
+    drafted_mass: Any  # [N] q at each drafted token; 0 is a broken contract
+    replacement: Any  # [N] int32 the token that replaces draft i if i is the first rejected
 
 
 @dataclass(frozen=True)
@@ -39,16 +41,19 @@ class Outcome:
 
 @dataclass(frozen=True)
 class VerifyCycle:
-    """What a verifier is given: D drafts, the D + 1 target rows that saw them, the law, and this cycle's uniforms."""
+    """What a verifier is given: D drafts, the D + 1 target rows that saw them, the law, and this cycle's uniforms.
 
-    logits: mx.array  # [D + 1, V] float32, penalised and biased
-    drafts: mx.array  # [D] int32
+    All arrays are of one module, and so is everything computed here.
+    """
+
+    logits: Any  # [D + 1, V] float32, penalised and biased
+    drafts: Any  # [D] int32
     draft_rows: Rows | None  # D rows the drafts were drawn from; None when D = 0
     how: RowFilter
     law: AcceptanceLaw
-    coins: mx.array  # [D]
-    residual_uniform: mx.array  # [1]
-    bonus_uniform: mx.array  # [1]
+    coins: Any  # [D]
+    residual_uniform: Any  # [1]
+    bonus_uniform: Any  # [1]
 
     @property
     def depth(self) -> int:
@@ -63,9 +68,9 @@ class VerifyCycle:
         assert self.draft_rows is not None
         aligned = align(target, self.draft_rows[lo:hi], self.drafts[lo:hi])
         verdict = self.law.judge(aligned.block(self.coins[lo:hi]))
-        slots = draw(verdict.replacement, mx.broadcast_to(self.residual_uniform, (hi - lo,)))
+        slots = draw(verdict.replacement, self.residual_uniform)
         if aligned.ids is not None:
-            slots = mx.take_along_axis(aligned.ids, slots[:, None], axis=-1)[:, 0]
+            slots = pick(aligned.ids, slots)
         return Decisions(verdict.kept, verdict.deferred, divergence(aligned.p, aligned.q), aligned.drafted_mass, slots)
 
     def block(self) -> Block:
@@ -73,7 +78,7 @@ class VerifyCycle:
         assert self.draft_rows is not None
         return align(self.rows(0, self.depth), self.draft_rows, self.drafts).block(self.coins)
 
-    def bonus(self, target: Rows) -> mx.array:
+    def bonus(self, target: Rows) -> Any:
         """[1] int32 token drawn from the one row after the last draft (lazy)."""
         return draw_token(target, self.bonus_uniform)
 
@@ -95,10 +100,8 @@ def row_by_row(cycle: VerifyCycle) -> Outcome:
     if cycle.law.joint and cycle.depth:
         parts = [cycle.rows(i, i + 1) for i in range(cycle.depth)]
         for part in parts:
-            mx.eval(part.probs)
-        ids = None if parts[0].ids is None else mx.concatenate([part.ids for part in parts])  # type: ignore[misc]
-        target = Rows(ids, mx.concatenate([part.probs for part in parts]))
-        return settle(cycle, [cycle.judge(target, 0, cycle.depth)])
+            evaluate(part.probs)
+        return settle(cycle, [cycle.judge(stack_rows(parts), 0, cycle.depth)])
     decided: list[Decisions] = []
     for i in range(cycle.depth):
         decided.append(cycle.judge(cycle.rows(i, i + 1), i, i + 1))
@@ -110,7 +113,7 @@ def row_by_row(cycle: VerifyCycle) -> Outcome:
 def settle(cycle: VerifyCycle, decided: list[Decisions]) -> Outcome:
     """Brings decisions over consecutive positions to the host; draws the bonus row if every draft was kept."""
     for each in decided:
-        mx.eval(each.kept, each.deferred, each.divergence, each.drafted_mass, each.replacement)
+        evaluate(each.kept, each.deferred, each.divergence, each.drafted_mass, each.replacement)
     kept = sum(integer(each.kept) for each in decided)
     replacements = [token for each in decided for token in integers(each.replacement)]
     # The bonus row is filtered only where it is needed.
@@ -124,6 +127,6 @@ def settle(cycle: VerifyCycle, decided: list[Decisions]) -> Outcome:
     )
 
 
-def uniforms(values: np.ndarray) -> mx.array:
-    """Host uniforms [N] float64 as a device array in the accumulation dtype."""
-    return mx.array(values, dtype=accumulator())
+def uniforms(values: np.ndarray, xp: Any = mx) -> Any:
+    """Host uniforms [N] float64 as an array of module `xp` in its accumulation dtype."""
+    return values if xp is np else xp.array(values, dtype=accumulator(xp))

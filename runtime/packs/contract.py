@@ -1,6 +1,7 @@
 """What the decode loop asks of a model family: a trunk, a head, and caches that say how they roll back.
 
-Hidden width H is opaque to the loop. Batch is 1 everywhere. Arrays are MLX arrays, lazy until the loop synchronises.
+Hidden width H is opaque to the loop. Batch is 1 everywhere. Arrays are of the trunk's own module `xp`: MLX arrays, lazy
+until the loop synchronises, or numpy arrays of a trunk that computes on the host. A head answers in its trunk's kind.
 """
 
 from __future__ import annotations
@@ -8,17 +9,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
-import mlx.core as mx
+from mtrun.kernels.arrays import Array
 
-Caches = list[Any]  # one mlx-lm cache a layer
+Caches = list[Any]  # one a layer: mlx-lm's, or the trunk's own with `trims_exactly`, `offset` and `trim(n) -> dropped`
 
 
 @dataclass(frozen=True)
 class TrunkOut:
     """One forward of the trunk over L tokens."""
 
-    hidden: mx.array  # [1, L, H] the state that the family's head is fed (llama: after the final norm)
-    logits: mx.array | None  # [L or 1, V] rows asked for
+    hidden: Any  # [1, L, H] the state that the family's head is fed (llama: after the final norm)
+    logits: Any  # [L or 1, V] rows asked for
 
 
 class Trunk(Protocol):
@@ -27,20 +28,21 @@ class Trunk(Protocol):
     hidden_size: int
     vocab_size: int
     context_limit: int  # positions the model was made for
+    xp: Any  # the module of its arrays: mlx.core, or numpy
 
     def new_caches(self) -> Caches: ...
 
-    def embed(self, ids: mx.array) -> mx.array:
+    def embed(self, ids: Any) -> Any:
         """ids [1, L] int32 -> [1, L, H] input embeddings, shared with the head."""
         ...
 
-    def forward(self, ids: mx.array, caches: Caches, logits: Literal["all", "last", "none"]) -> TrunkOut: ...
+    def forward(self, ids: Any, caches: Caches, logits: Literal["all", "last", "none"]) -> TrunkOut: ...
 
-    def project(self, hidden: mx.array) -> mx.array:
+    def project(self, hidden: Any) -> Any:
         """hidden [..., H] -> logits [..., V] by the trunk's own lm_head."""
         ...
 
-    def projection_rows(self, ids: mx.array) -> mx.array:
+    def projection_rows(self, ids: Any) -> Any:
         """The lm_head's rows of ids [K] as a dense [K, H] array: what a trimmed draft vocabulary multiplies by."""
         ...
 
@@ -52,7 +54,7 @@ class Head(Protocol):
 
     def new_caches(self) -> Caches: ...
 
-    def forward(self, hidden: mx.array, embedded: mx.array, caches: Caches, depth: int) -> mx.array:
+    def forward(self, hidden: Any, embedded: Any, caches: Caches, depth: int) -> Any:
         """hidden [1, L, H], embedded next tokens [1, L, H] -> [1, L, H]: projected to draft logits, and fed back."""
         ...
 
@@ -63,4 +65,4 @@ class Loaded:
 
     trunk: Trunk
     head: Head | None  # None: the pack has no usable head
-    draft_ids: mx.array | None  # [K] int32 ascending, the ranked draft vocabulary; None = not shipped
+    draft_ids: Array | None  # [K] int32 ascending, the ranked draft vocabulary; None = not shipped

@@ -38,6 +38,8 @@ def expected_shapes(module: nn.Module) -> dict[str, tuple[int, ...]]:
 class LlamaTrunk:
     """Implements `contract.Trunk` on dense float32 (or as-loaded) weights."""
 
+    xp: Any = mx
+
     def __init__(self, config: Mapping[str, Any]) -> None:
         self.args = model_args(config)
         self.model = llama.Model(self.args)

@@ -2,6 +2,7 @@
 
 import itertools
 from fractions import Fraction
+from functools import partial
 
 import mlx.core as mx
 import numpy as np
@@ -12,12 +13,17 @@ from mtrun.kernels.block_verify import block_verify, keep_probabilities, path_we
 BELOW_ONE = np.nextafter(1.0, 0.0)
 
 
-def f64(values):
-    return mx.array(np.array(values, dtype=float), dtype=mx.float64)
+def f64(values, xp=mx):
+    return xp.array(np.array(values, dtype=float), dtype=xp.float64)
 
 
-def judge(p, q, drafted, coins):
-    tau, replacement = block_verify(f64(p), f64(q), mx.array(drafted, dtype=mx.int32), f64(coins))
+@pytest.fixture(params=[mx, np], ids=["mlx", "numpy"])
+def judge(request):
+    return partial(judged, request.param)
+
+
+def judged(xp, p, q, drafted, coins):
+    tau, replacement = block_verify(f64(p, xp), f64(q, xp), xp.array(drafted, dtype=xp.int32), f64(coins, xp))
     return tau.item(), np.array(replacement)
 
 
@@ -38,7 +44,7 @@ def test_the_published_toy_keeps_eleven_ninths():
     assert position == pytest.approx(float(Fraction(10, 9)), abs=1e-15)
 
 
-def test_depth_one_is_the_exact_law():
+def test_depth_one_is_the_exact_law(judge):
     p, q = [[0.6, 0.3, 0.1]], [[0.2, 0.2, 0.6]]
     assert judge(p, q, [2], [1 / 6 - 1e-14])[0] == 1
     tau, replacement = judge(p, q, [2], [1 / 6 + 1e-14])
@@ -46,25 +52,25 @@ def test_depth_one_is_the_exact_law():
     np.testing.assert_allclose(replacement, [[0.4, 0.1, 0]], atol=1e-15)
 
 
-def test_a_later_success_overrides_an_earlier_failure():
+def test_a_later_success_overrides_an_earlier_failure(judge):
     """The coin of draft 1 fails, the coin of draft 2 succeeds: both are kept."""
     p, q = [[0.5, 0.5], [0.5, 0.5]], [[0.75, 0.25], [0.25, 0.75]]
     assert judge(p, q, [0, 0], [BELOW_ONE, 0.9])[0] == 2
 
 
-def test_replacement_row_uses_the_weight_of_the_kept_path():
+def test_replacement_row_uses_the_weight_of_the_kept_path(judge):
     p, q = np.array([[0.25, 0.75], [0.9, 0.1]]), np.array([[0.5, 0.5], [0.3, 0.7]])
     tau, replacement = judge(p, q, [0, 1], [0.0, BELOW_ONE])  # w_1 = 1/2, w_2 = 1/14
     assert tau == 1
     np.testing.assert_allclose(replacement[1], [0.5 * 0.9 - 0.3, 0], atol=1e-15)
 
 
-def test_identical_rows_keep_everything_under_any_coin():
+def test_identical_rows_keep_everything_under_any_coin(judge):
     rows = [[0.1, 0.2, 0.7]] * 3
     assert judge(rows, rows, [0, 1, 2], [BELOW_ONE] * 3)[0] == 3
 
 
-def test_a_draft_of_probability_zero_ends_the_path_even_at_coin_zero():
+def test_a_draft_of_probability_zero_ends_the_path_even_at_coin_zero(judge):
     p, q = [[1.0, 0.0], [0.5, 0.5]], [[0.5, 0.5], [0.5, 0.5]]
     tau, replacement = judge(p, q, [1, 0], [0.0, 0.0])
     assert tau == 0
@@ -72,7 +78,7 @@ def test_a_draft_of_probability_zero_ends_the_path_even_at_coin_zero():
 
 
 @pytest.mark.parametrize("depth", [1, 2, 5])
-def test_the_row_that_follows_is_never_empty(depth):
+def test_the_row_that_follows_is_never_empty(judge, depth):
     rng = np.random.default_rng(depth)
     for _ in range(40):
         p, q = rng.dirichlet(np.ones(4), size=(2, depth))

@@ -18,12 +18,13 @@ from mtrun.runtime.parts import Parts, stock_parts
 
 
 class TableTrunk:
-    """`contract.Trunk` whose hidden state is its own row of logits. Keeps no cache."""
+    """`contract.Trunk` whose hidden state is its own row of logits, in arrays of `xp`. Keeps no cache."""
 
-    def __init__(self, logits: np.ndarray) -> None:
-        self.table = mx.array(logits.astype(np.float32))  # [V, V]
+    def __init__(self, logits: np.ndarray, xp: Any = mx) -> None:
+        self.table = xp.array(logits.astype(np.float32))  # [V, V]
         self.vocab_size = self.hidden_size = logits.shape[1]
         self.context_limit = 2**20
+        self.xp = xp
 
     def new_caches(self) -> Caches:
         return []
@@ -40,7 +41,7 @@ class TableTrunk:
         return hidden
 
     def projection_rows(self, ids: mx.array) -> mx.array:
-        return mx.eye(self.vocab_size)[ids]
+        return self.xp.eye(self.vocab_size, dtype=self.xp.float32)[ids]
 
 
 class TableHead:
@@ -48,8 +49,8 @@ class TableHead:
 
     max_depth = 8
 
-    def __init__(self, logits: np.ndarray) -> None:
-        self.table = mx.array(logits.astype(np.float32))
+    def __init__(self, logits: np.ndarray, xp: Any = mx) -> None:
+        self.table = xp.array(logits.astype(np.float32))
 
     def new_caches(self) -> Caches:
         return []
@@ -65,8 +66,8 @@ def tables(vocab: int, seed: int = 0, spread: float = 1.0, gap: float = 0.7) -> 
     return target, target + rng.normal(0.0, gap, (vocab, vocab))
 
 
-def table_parts(target: np.ndarray, draft: np.ndarray, law: Any = None, draft_ids: Any = None) -> Parts:
-    return stock_parts(TableTrunk(target), TableHead(draft), draft_ids, law or ExactLaw())
+def table_parts(target: np.ndarray, draft: np.ndarray, law: Any = None, draft_ids: Any = None, xp: Any = mx) -> Parts:
+    return stock_parts(TableTrunk(target, xp), TableHead(draft, xp), draft_ids, law or ExactLaw())
 
 
 def reference_row(logits: np.ndarray, how: RowFilter) -> np.ndarray:

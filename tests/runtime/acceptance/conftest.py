@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 
 import mlx.core as mx
 import numpy as np
@@ -69,13 +70,13 @@ def law_reference(law, p, q) -> Reference:
     return Reference(np.minimum(ratio, 1), ~inside, pi)
 
 
-def mlx_block(p, q, drafted, coins, dtype=mx.float64) -> Block:
-    p, q = np.atleast_2d(p), np.atleast_2d(q)
+def block_of(p, q, drafted, coins, dtype="float64", xp=mx) -> Block:
+    p, q, dtype = np.atleast_2d(p), np.atleast_2d(q), getattr(xp, dtype)
     return Block(
-        mx.array(p, dtype=dtype),
-        mx.array(q, dtype=dtype),
-        mx.array(np.atleast_1d(drafted), dtype=mx.int32),
-        mx.array(np.atleast_1d(coins), dtype=dtype),
+        xp.array(p, dtype=dtype),
+        xp.array(q, dtype=dtype),
+        xp.array(np.atleast_1d(drafted), dtype=xp.int32),
+        xp.array(np.atleast_1d(coins), dtype=dtype),
     )
 
 
@@ -121,9 +122,20 @@ def reference():
     return law_reference
 
 
+@pytest.fixture(params=[mx, np], ids=["mlx", "numpy"])
+def xp(request):
+    """The module of the arrays that a law judges."""
+    return request.param
+
+
 @pytest.fixture
-def block():
-    return mlx_block
+def block(xp):
+    return partial(block_of, xp=xp)
+
+
+@pytest.fixture
+def mlx_block():
+    return block_of
 
 
 @pytest.fixture

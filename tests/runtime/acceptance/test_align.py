@@ -9,15 +9,16 @@ from mtrun.runtime.acceptance.align import align, divergence
 
 VOCAB = 12
 FORMS = ["compact", "dense"]
+BOTH = pytest.mark.parametrize("xp", [mx, np], ids=["mlx", "numpy"])
 
 
-def rows_of(dense, size, form):
+def rows_of(dense, size, form, xp=mx):
     """The rows as `Rows`: dense, or the ids of the `size` largest values (zeros fill up), ascending."""
     if form == "dense":
-        return Rows(None, mx.array(dense, dtype=mx.float64))
+        return Rows(None, xp.array(dense, dtype=xp.float64))
     ids = np.sort(np.argsort(-dense, axis=1, kind="stable")[:, :size], axis=1)
     values = np.take_along_axis(dense, ids, axis=1)
-    return Rows(mx.array(ids, dtype=mx.int32), mx.array(values, dtype=mx.float64))
+    return Rows(xp.array(ids, dtype=xp.int32), xp.array(values, dtype=xp.float64))
 
 
 def random_dense(rng, depth, size):
@@ -38,15 +39,16 @@ def back_to_dense(aligned, values):
     return dense
 
 
+@BOTH
 @pytest.mark.parametrize("p_form", FORMS)
 @pytest.mark.parametrize("q_form", FORMS)
 @settings(max_examples=25, deadline=None)
 @given(seed=st.integers(0, 10**6), depth=st.integers(1, 4), p_size=st.integers(1, 6), q_size=st.integers(1, 6))
-def test_every_value_stands_unchanged_in_one_slot(p_form, q_form, seed, depth, p_size, q_size):
+def test_every_value_stands_unchanged_in_one_slot(xp, p_form, q_form, seed, depth, p_size, q_size):
     rng = np.random.default_rng(seed)
     p, q = random_dense(rng, depth, p_size), random_dense(rng, depth, q_size)
     drafted = np.array([rng.choice(VOCAB, p=row) for row in q])
-    aligned = align(rows_of(p, p_size, p_form), rows_of(q, q_size, q_form), mx.array(drafted))
+    aligned = align(rows_of(p, p_size, p_form, xp), rows_of(q, q_size, q_form, xp), xp.array(drafted))
     assert np.array_equal(back_to_dense(aligned, aligned.p), p)
     assert np.array_equal(back_to_dense(aligned, aligned.q), q)
     slots = np.array(aligned.slots)
@@ -59,40 +61,45 @@ def test_every_value_stands_unchanged_in_one_slot(p_form, q_form, seed, depth, p
     np.testing.assert_allclose(np.array(divergence(aligned.p, aligned.q)), np.maximum(p - q, 0).sum(1), atol=1e-15)
 
 
-def test_compact_ids_ascend_and_the_second_of_two_equal_slots_is_empty():
-    p = Rows(mx.array([[1, 4, 7]]), mx.array([[0.5, 0.25, 0.25]], dtype=mx.float64))
-    q = Rows(mx.array([[0, 4]]), mx.array([[0.75, 0.25]], dtype=mx.float64))
-    aligned = align(p, q, mx.array([4]))
+@BOTH
+def test_compact_ids_ascend_and_the_second_of_two_equal_slots_is_empty(xp):
+    p = Rows(xp.array([[1, 4, 7]]), xp.array([[0.5, 0.25, 0.25]], dtype=xp.float64))
+    q = Rows(xp.array([[0, 4]]), xp.array([[0.75, 0.25]], dtype=xp.float64))
+    aligned = align(p, q, xp.array([4]))
     assert aligned.ids.tolist() == [[0, 1, 4, 4, 7]]
     assert aligned.p.tolist() == [[0, 0.5, 0.25, 0, 0.25]]
     assert aligned.q.tolist() == [[0.75, 0, 0.25, 0, 0]]
     assert aligned.slots.tolist() == [2]
 
 
+@BOTH
 @pytest.mark.parametrize("form", FORMS)
-def test_a_draft_that_q_could_not_draw_shows_as_mass_zero(form):
-    q = rows_of(np.eye(VOCAB)[[3]], 1, form)
-    p = rows_of(np.full((1, VOCAB), 1 / VOCAB), VOCAB, form)
-    assert align(p, q, mx.array([5])).drafted_mass.tolist() == [0]
+def test_a_draft_that_q_could_not_draw_shows_as_mass_zero(xp, form):
+    q = rows_of(np.eye(VOCAB)[[3]], 1, form, xp)
+    p = rows_of(np.full((1, VOCAB), 1 / VOCAB), VOCAB, form, xp)
+    assert align(p, q, xp.array([5])).drafted_mass.tolist() == [0]
 
 
-def test_a_one_hot_draft_beside_a_dense_target():
-    p = Rows(None, mx.array([[0.25, 0.25, 0.5]], dtype=mx.float64))
-    q = Rows(mx.array([[1]]), mx.ones((1, 1), dtype=mx.float64))
-    aligned = align(p, q, mx.array([1]))
+@BOTH
+def test_a_one_hot_draft_beside_a_dense_target(xp):
+    p = Rows(None, xp.array([[0.25, 0.25, 0.5]], dtype=xp.float64))
+    q = Rows(xp.array([[1]]), xp.ones((1, 1), dtype=xp.float64))
+    aligned = align(p, q, xp.array([1]))
     assert aligned.q.tolist() == [[0, 1, 0]]
-    assert aligned.block(mx.array([0.5])).drafted.tolist() == [1]
+    assert aligned.block(xp.array([0.5])).drafted.tolist() == [1]
 
 
-def test_a_narrower_dense_row_is_read_as_zero_past_its_end():
-    wide = Rows(None, mx.array([[0.5, 0.25, 0.25]], dtype=mx.float64))
-    narrow = Rows(None, mx.array([[0.5, 0.5]], dtype=mx.float64))
-    assert align(wide, narrow, mx.array([0])).q.tolist() == [[0.5, 0.5, 0]]
+@BOTH
+def test_a_narrower_dense_row_is_read_as_zero_past_its_end(xp):
+    wide = Rows(None, xp.array([[0.5, 0.25, 0.25]], dtype=xp.float64))
+    narrow = Rows(None, xp.array([[0.5, 0.5]], dtype=xp.float64))
+    assert align(wide, narrow, xp.array([0])).q.tolist() == [[0.5, 0.5, 0]]
 
 
-def test_divergence_is_symmetric_and_bounded():
+@BOTH
+def test_divergence_is_symmetric_and_bounded(xp):
     rng = np.random.default_rng(0)
-    p, q = (mx.array(rng.dirichlet(np.ones(5), size=8), dtype=mx.float64) for _ in range(2))
+    p, q = (xp.array(rng.dirichlet(np.ones(5), size=8), dtype=xp.float64) for _ in range(2))
     forth, back = np.array(divergence(p, q)), np.array(divergence(q, p))
     np.testing.assert_allclose(forth, back, atol=1e-15)
     assert (forth <= 1).all()

@@ -4,6 +4,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
+from mtrun.kernels.arrays import evaluate, namespace
 from mtrun.runtime.acceptance.exact import ExactLaw
 from mtrun.runtime.acceptance.law import Block
 
@@ -27,12 +28,12 @@ def certify(law, p, q, keep, block, dtype, slack):
     high = [v for v in support if keep[v] < 1 - 2 * slack]
     kept = [law.judge(block(p, q, v, keep[v] * (1 - slack), dtype)).kept for v in low]
     rejected = [law.judge(block(p, q, v, keep[v] + slack, dtype)).kept for v in high]
-    mx.eval(kept, rejected)
+    evaluate(*kept, *rejected)
     assert [each.item() for each in kept] == [1] * len(low)
     assert [each.item() for each in rejected] == [0] * len(high)
 
 
-@pytest.mark.parametrize(("dtype", "tolerance"), [(mx.float64, 1e-12), (mx.float32, 1e-6)], ids=["float64", "float32"])
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float64", 1e-12), ("float32", 1e-6)])
 def test_emitted_law_is_the_definition(law, pairs, block, reference, dtype, tolerance):
     for p, q in pairs(18, 5, seed=7):
         expected = reference(law, p, q)
@@ -45,7 +46,7 @@ def test_emitted_law_is_the_definition(law, pairs, block, reference, dtype, tole
 def test_deferral_is_the_definition(law, pairs, block, reference):
     for p, q in pairs(30, 6, seed=8):
         if law.name != "synthetic":
-            _, deferred = replacements(law, p, q, block, mx.float64)
+            _, deferred = replacements(law, p, q, block, "float64")
             assert deferred.tolist() == reference(law, p, q).deferred.tolist()
 
 
@@ -66,9 +67,9 @@ def test_nothing_off_the_support_of_the_target(inside_law, pairs, block):
     for p, q in pairs(60, 6, seed=11):
         outside = np.flatnonzero((p == 0) & (q > 0))
         keeps = [inside_law.judge(block(p, q, v, 0.0)).kept for v in outside]
-        mx.eval(keeps)
+        evaluate(*keeps)
         assert all(kept.item() == 0 for kept in keeps)
-        replaced, _ = replacements(inside_law, p, q, block, mx.float64)
+        replaced, _ = replacements(inside_law, p, q, block, "float64")
         assert not replaced[:, p == 0].any()
 
 
@@ -100,8 +101,14 @@ def test_all_positions_at_once_equal_one_by_one(law, pairs, block):
 
 def test_largest_float32_coin_below_one_keeps_a_certain_draft_in_float32(block):
     coin = np.nextafter(np.float32(1), np.float32(0))
-    assert ExactLaw().judge(block([0.5, 0.5], [0.5, 0.5], 0, coin, mx.float32)).kept.item() == 1
-    assert ExactLaw().judge(block([0.0, 1.0], [0.5, 0.5], 0, 0.0, mx.float32)).kept.item() == 0
+    assert ExactLaw().judge(block([0.5, 0.5], [0.5, 0.5], 0, coin, "float32")).kept.item() == 1
+    assert ExactLaw().judge(block([0.0, 1.0], [0.5, 0.5], 0, 0.0, "float32")).kept.item() == 0
+
+
+def test_a_verdict_is_of_the_kind_of_its_block(law, block, xp):
+    judged = law.judge(block([0.5, 0.5], [0.25, 0.75], 0, 0.75))
+    assert all(namespace(part) is xp for part in (judged.kept, judged.deferred, judged.replacement))
+    assert (judged.kept.dtype, judged.deferred.dtype) == (xp.int32, xp.bool_)
 
 
 def test_coin_on_the_boundary_rejects(block):
@@ -116,13 +123,13 @@ def test_a_draft_that_q_never_draws_is_rejected_without_nan(law, block):
     assert np.isfinite(np.array(judged.replacement)).all()
 
 
-def test_judging_never_synchronises(law, block, tmp_path):
+def test_judging_never_synchronises(law, mlx_block, tmp_path):
     """Exporting traces the graph, which refuses any evaluation on the way."""
 
     def judge(p, q, drafted, coins):
         judged = law.judge(Block(p, q, drafted, coins))
         return judged.kept, judged.deferred, judged.replacement
 
-    one = block([[0.5, 0.3, 0.2], [0.1, 0.9, 0.0]], [[0.2, 0.2, 0.6], [0.5, 0.25, 0.25]], [2, 0], [0.1, 0.9])
+    one = mlx_block([[0.5, 0.3, 0.2], [0.1, 0.9, 0.0]], [[0.2, 0.2, 0.6], [0.5, 0.25, 0.25]], [2, 0], [0.1, 0.9])
     arguments = (one.p, one.q, one.drafted, one.coins)
     mx.export_function(str(tmp_path / "judge"), judge, *arguments)
