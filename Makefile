@@ -1,13 +1,16 @@
 # `make run` serves the default pack, `make test` tests; `make help` lists the rest.
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help run test lint types bench format clean
+.PHONY: help run test sanitize lint types bench format clean
 
 VENV := .venv
 BIN := $(VENV)/bin
 RUN_STAMP := $(VENV)/.installed
 DEV_STAMP := $(VENV)/.installed-dev
-BUILD_INPUTS := pyproject.toml CMakeLists.txt kernels/blas/forward.c
+BUILD_INPUTS := pyproject.toml CMakeLists.txt kernels/blas/forward.c \
+  $(foreach folder,native native/src native/mlx_primitive,\
+    $(wildcard $(addprefix kernels/$(folder)/,CMakeLists.txt *.cpp *.h *.inl)))
+SANITIZED := build/sanitize/kernels/native/libmtrun_native.so
 
 pack ?= smollm2
 args ?=
@@ -17,6 +20,7 @@ words = $(if $(findstring profile=,$(args)),,profile=cascade-tokenv3 cascade.alp
 help:
 	@echo 'make run [pack=NAME] [args="WORDS"]  install, fetch the pack once, serve it to OpenAI clients'
 	@echo 'make test [args="PYTEST FLAGS"]      install the tools, run every test'
+	@echo 'make sanitize [args="PYTEST FLAGS"]  test the native library built with sanitizers (GCC)'
 	@echo 'make lint, make types                ruff; pyright'
 	@echo 'make format                          let ruff sort imports and lay out the code'
 	@echo 'make bench [args="FLAGS"]            measure the laws on the default pack'
@@ -30,6 +34,15 @@ run: $(RUN_STAMP)
 test: $(DEV_STAMP)
 	@$(BIN)/mtrun pack fetch smollm2 >/dev/null || echo 'make test: without the pack, its tests skip' >&2
 	$(BIN)/python -m pytest $(args)
+
+# The sanitizers' runtime has to be in the process before Python, and the C++ library that it intercepts with it. Python
+# keeps memory until it exits, so leaks are not looked for.
+sanitize: $(DEV_STAMP)
+	$(BIN)/cmake -S . -B build/sanitize -DMTRUN_SANITIZE=ON -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_COMPILER=$(CXX)
+	$(BIN)/cmake --build build/sanitize --parallel 2
+	LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libstdc++.so)" \
+	  ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 \
+	  $(BIN)/python -m pytest tests/kernels/native --native-library $(abspath $(SANITIZED)) $(args)
 
 lint: $(DEV_STAMP)
 	$(BIN)/ruff check .

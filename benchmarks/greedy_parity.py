@@ -27,9 +27,13 @@ class PointDrafter:
 
     def __init__(self, propose: Propose, prompt: int) -> None:
         self.propose, self.skip, self.text = propose, prompt - 1, []
+        self.source, self.max_depth = "head", 8
 
     def observe(self, pairs: Any) -> None:
         self.text += pairs.tokens
+
+    def catch_up(self) -> None:
+        pass
 
     def draft(self, depth: int, how: Any, adjust: Any, uniforms: Any) -> Any:
         import mlx.core as mx

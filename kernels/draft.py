@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mtrun.kernels.arrays import Array, namespace, pick, put
+from mtrun.kernels.arrays import Array, accumulator, namespace, pick, put
 from mtrun.kernels.rows import RowFilter, Rows, draw, filter_rows
 
 
@@ -18,8 +18,20 @@ class DraftLogits:
     ids: Array | None
 
 
+@dataclass(frozen=True)
+class Drafted:
+    """D draft tokens and the rows they were drawn from; tokens [D] int32, rows None when D = 0."""
+
+    tokens: Any
+    rows: Rows | None
+    source: str = "head"  # "copied" where they repeat earlier text
+
+
 DraftScorer = Callable[[Any], DraftLogits]  # head state [1, H] -> logits over the draft vocabulary
 DraftRows = Callable[[DraftLogits, RowFilter], Rows]  # -> one row on token ids
+# (state [H] of the last verified pair, the head's caches, D, filter, uniforms [D]) -> D drafts at once; leaves the chain's
+# own D - 1 rows in the caches
+DraftChain = Callable[[Any, list[Any], int, RowFilter, Any], Drafted]
 
 
 def trimmed_scorer(rows: Any, ids: Array) -> DraftScorer:
@@ -65,3 +77,9 @@ def stack_rows(rows: list[Rows]) -> Rows:
     xp = namespace(rows[0].probs)
     ids = [row.ids for row in rows if row.ids is not None]
     return Rows(xp.concatenate(ids) if ids else None, xp.concatenate([row.probs for row in rows]))
+
+
+def point_masses(tokens: Sequence[int], xp: Any, source: str) -> Drafted:
+    """Tokens [D >= 1] that were not drawn but chosen: each has all the mass of its row. Arrays of module `xp`."""
+    ids = xp.array(tokens, dtype=xp.int32)
+    return Drafted(ids, Rows(ids[:, None], xp.ones((len(tokens), 1), dtype=accumulator(xp))), source)

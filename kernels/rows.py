@@ -6,6 +6,7 @@ top-p, min-p and top-k, each measured on that full row -> intersection -> renorm
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,6 +47,9 @@ class Rows:
 
     def __getitem__(self, row: slice) -> Rows:
         return Rows(None if self.ids is None else self.ids[row], self.probs[row])
+
+
+RowsFilter = Callable[[Any, RowFilter], Rows]  # logits [R, V] -> R filtered rows
 
 
 def filter_rows(logits: Array, how: RowFilter) -> Rows:

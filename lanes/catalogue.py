@@ -9,11 +9,20 @@ from mtrun.lanes.contract import LaneSpec
 
 LANE_NAMES = (
     "cpu_blas",
+    "cpu_layer",
+    "cpu_int8",
+    "cpu_head_q4",
+    "cpu_qmm",
+    "fixed_verify",
     "frspec",
     "draft_prescatter",
+    "draft_chain",
+    "row_kernel",
     "block_verify",
     "kv_q8",
     "batched_target_rows",
+    "cost_depth",
+    "context_copy",
 )
 
 

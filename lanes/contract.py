@@ -53,6 +53,7 @@ class PackEvidence:
     draft_vocab_size: int | None  # rows of the frequency-ranked draft vocabulary, None = not shipped
     trimmable_cache: bool  # every layer's cache rolls back exactly by trimming
     head_dim: int | None = None  # width of one attention head, None = not known
+    native: Decision | None = None  # whether the native library can run the trunk's layers; None = not asked
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,9 @@ class Evidence:
     law: str  # the configured acceptance law
     depth: int  # draft.depth
     pack: PackEvidence
+    native_library: str | None = None  # path of the built native library
+    native_isa: str | None = None  # the instruction set that its kernels would run with here
+    mlx_primitive: str | None = None  # path of the built MLX extension; the native library comes with it
 
 
 @dataclass
@@ -117,12 +121,20 @@ class EngineParts(Protocol):
     cache_factory: Callable[[], list[Any]]  # a new list of trunk caches, one a layer
     draft_scorer: Any  # kernels.draft.DraftScorer: hidden [1, H] -> (logits, ids)
     draft_rows: Any  # kernels.draft.DraftRows: (logits, ids, filter) -> kernels.rows.Rows
+    draft_chain: Any  # kernels.draft.DraftChain, or None: drafts go step by step
+    target_rows: Any  # kernels.rows.RowsFilter: logits [R, V] -> rows of the verifier
     verify: Any  # (target logits, drafts, law, ...) -> decisions; stock goes row by row
     law: Any  # runtime.acceptance.law.AcceptanceLaw
     draft_ids: Any  # [K] int32 array of the pack's draft vocabulary, or None
+    depth_policy: Any  # (deepest depth, seeded) -> runtime.decode.depth.DepthPolicy of a request; stock is constant
+    drafting: Any  # runtime.decode.draft.Drafting: what stands around the head's drafter; stock is nothing
 
     def probe_cycle(self, depth: int, how: Any, seed: int) -> Any:
         """A verify cycle on random rows of the real width, for proofs."""
+        ...
+
+    def probe_session(self, context: int, seed: int) -> Any:
+        """A runtime.decode.session.Session that has read a random prompt and drafts with the head alone, for timing."""
         ...
 
 

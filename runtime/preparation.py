@@ -76,6 +76,7 @@ def pack_evidence(pack: PackDescription, family: Family) -> PackEvidence:
         draft_vocab_size=pack.draft_vocab_size if pack.head.ok else None,
         trimmable_cache=family.trimmable_cache(pack.config),
         head_dim=family.head_dim(pack.config),
+        native=family.native(pack),
     )
 
 

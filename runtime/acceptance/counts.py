@@ -27,14 +27,26 @@ class Counts:
     divergence: float = 0.0  # sum of D_TV(p, q) over decided positions
     accepted_by_depth: list[int] = field(default_factory=list)  # [D] drafts kept at depth i + 1
     reached_by_depth: list[int] = field(default_factory=list)  # [D] positions decided at depth i + 1
+    cycles_by_depth: list[int] = field(default_factory=list)  # [D] cycles that were given i + 1 drafts
+    copied: int = 0  # of `drafted`: drafts that repeat earlier text; the rest are the head's
+    copied_positions: int = 0  # of `positions`, likewise
+    copied_accepted: int = 0  # of `accepted`, likewise
     generated: int = 0  # tokens returned to the caller
     verify_calls: int = 0  # target forwards after prefill, plain ones included
 
-    def record(self, drafted: int, kept: int, deferred: Sequence[bool], divergences: Sequence[float]) -> None:
+    def record(
+        self,
+        drafted: int,
+        kept: int,
+        deferred: Sequence[bool],
+        divergences: Sequence[float],
+        copied: bool = False,
+    ) -> None:
         """Counts one cycle of `drafted` drafts of which the first `kept` were committed, all host numbers.
 
-        deferred and divergences hold one entry a draft (the reached ones suffice). A cycle without a draft is no cycle
-        of the draft path and changes nothing. `truncated`, `generated` and `verify_calls` belong to the loop.
+        deferred and divergences hold one entry a draft (the reached ones suffice). `copied`: the drafts repeat earlier
+        text. A cycle without a draft is no cycle of the draft path and changes nothing. `truncated`, `generated` and
+        `verify_calls` belong to the loop.
         """
         if drafted == 0:
             return
@@ -52,6 +64,11 @@ class Counts:
         self.divergence += sum(divergences[:reached])
         self.accepted_by_depth = _added(self.accepted_by_depth, [1] * kept + [0] * (drafted - kept))
         self.reached_by_depth = _added(self.reached_by_depth, [1] * reached + [0] * (drafted - reached))
+        self.cycles_by_depth = _added(self.cycles_by_depth, [0] * (drafted - 1) + [1])
+        if copied:
+            self.copied += drafted
+            self.copied_positions += reached
+            self.copied_accepted += kept
 
     def add(self, other: Counts) -> None:
         """Adds every counter of another request to this one; depth lists take the longer length."""
@@ -73,6 +90,12 @@ class Counts:
             "truncated <= emitted": self.truncated <= self.emitted,
             "accepted_by_depth sums to accepted": sum(self.accepted_by_depth) == self.accepted,
             "reached_by_depth sums to positions": sum(self.reached_by_depth) == self.positions,
+            # Counters written before this one was kept have none of it.
+            "cycles_by_depth sums to cycles": not self.cycles_by_depth or sum(self.cycles_by_depth) == self.cycles,
+            "copied drafts are some of all": self.copied_accepted <= self.copied_positions <= self.copied
+            and self.copied <= self.drafted
+            and self.copied_positions <= self.positions
+            and self.copied_accepted <= self.accepted,
             "accepted <= reached at every depth": all(kept <= reached for kept, reached in depths),
             "A depth is reached only past a kept draft": all(
                 deeper <= kept for kept, deeper in zip(self.accepted_by_depth, self.reached_by_depth[1:], strict=False)

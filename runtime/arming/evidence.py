@@ -6,6 +6,8 @@ import platform
 import sys
 
 from mtrun.kernels.blas import forwarder
+from mtrun.kernels.native.library import library_path, native_isa
+from mtrun.kernels.native.mlx_primitive.extension import extension_path
 from mtrun.lanes.contract import Evidence, PackEvidence
 
 
@@ -28,6 +30,9 @@ def gather(*, threads: int, law: str, depth: int, pack: PackEvidence) -> Evidenc
         law=law,
         depth=depth,
         pack=pack,
+        native_library=library_path(),
+        native_isa=native_isa(),
+        mlx_primitive=extension_path(),
     )
 
 

@@ -10,6 +10,7 @@ from mtrun.kernels.arrays import cast, logsumexp, namespace, pick, take
 from mtrun.kernels.host import floats, integers
 from mtrun.kernels.rows import RowFilter, top_ids
 from mtrun.runtime.acceptance.exact import ExactLaw
+from mtrun.runtime.decode.depth import ConstantDepth, DepthPolicy, Spent
 from mtrun.runtime.decode.keys import Keys, fresh_seed
 from mtrun.runtime.decode.output import Output, StreamFactory
 from mtrun.runtime.decode.penalties import Adjuster
@@ -70,6 +71,7 @@ class Decoder:
         started = time.monotonic()
         depth = self.depth_of(request)
         session = self.session(request, depth)
+        policy = self._policy(request, depth)
         output = self._output(request)
         finish: FinishReason | None = None
         for done in self._prefill(session, request.prompt_ids):
@@ -93,13 +95,27 @@ class Decoder:
             if finish is None and cancelled():
                 finish = "cancelled"
             if finish is None:
-                tokens = session.step(min(depth, room - 1))
-        yield self._finished(request, session, finish, output.count, read - started, time.monotonic() - read, depth)
+                tokens = self._cycle(session, policy, room - 1)
+        spent = (read - started, time.monotonic() - read)
+        yield self._finished(request, session, finish, output.count, spent, depth, policy.notes())
+
+    def _policy(self, request: GenerationRequest, depth: int) -> DepthPolicy:
+        """A fresh policy of the request's depths; where nothing may be drafted there is nothing to choose."""
+        return self.parts.depth_policy(depth, request.sampling.seed is not None) if depth else ConstantDepth(0)
+
+    @staticmethod
+    def _cycle(session: Session, policy: DepthPolicy, room: int) -> list[int]:
+        """One cycle at the policy's depth; returns the committed tokens."""
+        began = time.perf_counter()
+        tokens = session.step(policy.choose(session.source, room))
+        seconds = time.perf_counter() - began
+        policy.observe(Spent(session.drafted_by, session.drafted, len(tokens) - 1, seconds))
+        return tokens
 
     def depth_of(self, request: GenerationRequest) -> int:
-        """The draft depth in force: the request's, at most the configured one, 0 without a head."""
+        """The deepest a cycle may draft: the request's depth, at most the configured one and what the parts can."""
         wanted = self.settings.depth if request.depth is None else min(request.depth, self.settings.depth)
-        return 0 if self.parts.head is None else min(wanted, self.parts.head.max_depth)
+        return min(wanted, self.parts.max_depth)
 
     def session(self, request: GenerationRequest, depth: int) -> Session:
         """Fresh decoding state for a request; nothing of an earlier one survives."""
@@ -115,6 +131,7 @@ class Decoder:
             draft_how=self._draft_filter(how),
             adjust=Adjuster(sampling, request.prompt_ids, self.parts.trunk.vocab_size),
             keys=Keys(fresh_seed() if sampling.seed is None else sampling.seed),
+            target_rows=self.parts.target_rows,
         )
 
     def _draft_filter(self, how: RowFilter) -> RowFilter:
@@ -166,7 +183,7 @@ class Decoder:
     def law_report(self, sampling: Sampling, depth: int) -> LawReport:
         """Which law decides a request with this sampling and depth, and why, before it runs."""
         law = self.parts.law
-        if self.parts.head is None or depth == 0:
+        if depth == 0 or self.parts.max_depth == 0:
             reason = "nothing is drafted: plain decoding keeps the model's own distribution"
             return LawReport(law.name, law.rule, law.parameters, True, False, reason)
         if sampling.temperature == 0:
@@ -180,11 +197,11 @@ class Decoder:
         session: Session,
         reason: FinishReason,
         completion: int,
-        prefill_seconds: float,
-        decode_seconds: float,
+        seconds: tuple[float, float],
         depth: int,
+        of_policy: tuple[str, ...],
     ) -> Finished:
-        notes = tuple(f"{count} cycles read their kept rows again: {why}" for why, count in session.reforwards.items())
+        reread = tuple(f"{count} cycles read their kept rows again: {why}" for why, count in session.reforwards.items())
         return Finished(
             reason=reason,
             prompt_tokens=len(request.prompt_ids),
@@ -192,7 +209,7 @@ class Decoder:
             seed=session.keys.seed,
             law=self.law_report(request.sampling, depth),
             counts=session.counts,
-            prefill_seconds=prefill_seconds,
-            decode_seconds=decode_seconds,
-            notes=notes,
+            prefill_seconds=seconds[0],
+            decode_seconds=seconds[1],
+            notes=(*reread, *of_policy),
         )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from mtrun.kernels.arrays import evaluate
-from mtrun.kernels.rows import RowFilter
+from mtrun.kernels.rows import RowFilter, RowsFilter, filter_rows
 from mtrun.runtime.acceptance.counts import Counts
 from mtrun.runtime.acceptance.law import AcceptanceLaw
 from mtrun.runtime.decode import rollback
@@ -40,17 +40,19 @@ class Session:
         draft_how: RowFilter,
         adjust: Adjuster,
         keys: Keys,
+        target_rows: RowsFilter = filter_rows,
     ) -> None:
         self.trunk, self.caches, self.drafter = trunk, caches, drafter
         self.xp = trunk.xp
         self.verify, self.law, self.how, self.draft_how = verify, law, how, draft_how
-        self.adjust, self.keys = adjust, keys
+        self.adjust, self.keys, self.target_rows = adjust, keys, target_rows
         self.counts = Counts()
         self.reforwards: dict[str, int] = {}  # reason -> cycles whose kept rows had to be read again
         self.length = 0  # tokens in the trunk's caches
         self.primary = -1  # the last committed token, not yet in the caches
         self.cycle = 0
         self.drafted = 0  # drafts of the last step
+        self.drafted_by: str | None = None  # the source of those drafts
         self.last_logits: Any = None  # [k + 1, V] adjusted rows of the tokens just emitted
 
     def prefill(self, tokens: list[int], following: int | None) -> None:
@@ -60,6 +62,8 @@ class Session:
         self.length += len(tokens)
         if not last:
             self._observe(out.hidden, [*tokens[1:], following])
+            if self.drafter is not None:
+                self.drafter.catch_up()
             evaluate(out.hidden)
             return
         assert out.logits is not None
@@ -72,6 +76,7 @@ class Session:
         """One cycle with `depth` drafts (0 = plain decoding); returns the committed tokens, 1 to depth + 1 of them."""
         drafted = self._draft(depth)
         self.drafted = drafted.tokens.shape[0]
+        self.drafted_by = drafted.source if self.drafted else None
         fed = self.xp.concatenate([self._ids([self.primary]), drafted.tokens])[None]  # [1, D + 1]
         before = rollback.mark(self.caches)
         out = self.trunk.forward(fed, self.caches, "all")
@@ -79,13 +84,19 @@ class Session:
         rows = self.adjust(out.logits, self._preceding(drafted.tokens))
         outcome = self._judge(drafted, rows)
         self.counts.verify_calls += 1
-        self.counts.record(self.drafted, outcome.kept, outcome.deferred, outcome.divergence)
+        copied = self.drafted_by == "copied"
+        self.counts.record(self.drafted, outcome.kept, outcome.deferred, outcome.divergence, copied)
         out = self._roll_back(before, fed, out, outcome.kept + 1)
         tokens = [*outcome.drafts[: outcome.kept], outcome.token]
         self._observe(out.hidden[:, : len(tokens)], tokens)
         self._commit(tokens, rows)
         self.length += len(tokens)
         return tokens
+
+    @property
+    def source(self) -> str | None:
+        """Where drafts of the next cycle would come from; None = nothing can be drafted."""
+        return None if self.drafter is None else self.drafter.source
 
     def _draft(self, depth: int) -> Drafted:
         if depth == 0 or self.drafter is None:
@@ -105,6 +116,7 @@ class Session:
             coins=self._uniforms(Use.COIN, depth),
             residual_uniform=self._uniforms(Use.RESIDUAL, 1),
             bonus_uniform=self._uniforms(Use.BONUS, 1),
+            target_rows=self.target_rows,
         )
         self.cycle += 1
         return self.verify(cycle)

@@ -12,7 +12,7 @@ import numpy as np
 from mtrun.kernels.arrays import accumulator, evaluate, pick
 from mtrun.kernels.draft import draw_token, stack_rows
 from mtrun.kernels.host import flags, floats, integer, integers
-from mtrun.kernels.rows import RowFilter, Rows, draw, filter_rows
+from mtrun.kernels.rows import RowFilter, Rows, RowsFilter, draw, filter_rows
 from mtrun.runtime.acceptance.align import align, divergence
 from mtrun.runtime.acceptance.law import AcceptanceLaw, Block
 
@@ -54,6 +54,7 @@ class VerifyCycle:
     coins: Any  # [D]
     residual_uniform: Any  # [1]
     bonus_uniform: Any  # [1]
+    target_rows: RowsFilter = filter_rows
 
     @property
     def depth(self) -> int:
@@ -61,7 +62,7 @@ class VerifyCycle:
 
     def rows(self, lo: int, hi: int) -> Rows:
         """Filtered target rows lo..hi-1 (lazy)."""
-        return filter_rows(self.logits[lo:hi], self.how)
+        return self.target_rows(self.logits[lo:hi], self.how)
 
     def judge(self, target: Rows, lo: int, hi: int) -> Decisions:
         """Judges drafts lo..hi-1 against their target rows (lazy)."""

@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from mtrun.kernels.native.support import unsupported
+from mtrun.lanes.contract import Decision
 from mtrun.runtime.errors import PackError
 
 if TYPE_CHECKING:
@@ -21,6 +23,7 @@ class Family:
     head_dim: Callable[[Mapping[str, Any]], int]
     trimmable_cache: Callable[[Mapping[str, Any]], bool]  # every layer rolls back exactly by trimming
     cache_bytes: Callable[[Mapping[str, Any]], int]  # KV bytes a token, all trunk layers, float32
+    native: Callable[[PackDescription], Decision]  # whether the native library runs its layers
 
 
 def _llama(description: PackDescription) -> Loaded:
@@ -41,11 +44,19 @@ def _llama_cache_bytes(config: Mapping[str, Any]) -> int:
     return int(config["num_hidden_layers"]) * 2 * kv_heads * width * 4
 
 
+def _llama_native(description: PackDescription) -> Decision:
+    reason = unsupported(description.config, [how.bits for how in description.quantization.values()])
+    if reason is not None:
+        return Decision(False, "layer", f"the native layer does not serve {description.name}: {reason}")
+    return Decision(True, "supported", "the native layer serves this model")
+
+
 LLAMA = Family(
     load=_llama,
     head_dim=lambda config: _heads(config)[1],
     trimmable_cache=lambda config: "sliding_attention" not in (config.get("layer_types") or ()),
     cache_bytes=_llama_cache_bytes,
+    native=_llama_native,
 )
 FAMILIES: Mapping[str, Family] = {"llama": LLAMA}
 

@@ -8,10 +8,12 @@ module of DeepSeek-V3 (arXiv 2412.19437, section 2.2), hidden first, one shared 
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, cast
 
 import mlx.core as mx
 import mlx.nn as nn
+from mlx.utils import tree_flatten
 from mlx_lm.models.base import create_attention_mask
 from mlx_lm.models.cache import KVCache
 from mlx_lm.models.llama import ModelArgs, TransformerBlock
@@ -30,6 +32,13 @@ class MtpHead(nn.Module):
         self.proj = nn.Linear(2 * width, width, bias=False)
         self.layer = TransformerBlock(args)
         self.norm = nn.RMSNorm(width, eps=eps)
+        self.args = args
+        self.stored: Callable[[], dict[str, mx.array]] = (
+            self._own
+        )  # parameters as the pack's files hold them: dense, or affine triples
+
+    def _own(self) -> dict[str, mx.array]:
+        return dict(cast(list[tuple[str, mx.array]], tree_flatten(self.parameters())))
 
     def new_caches(self) -> list[Any]:
         return [KVCache()]

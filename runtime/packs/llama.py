@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, cast
 
 import mlx.core as mx
@@ -35,6 +35,14 @@ def expected_shapes(module: nn.Module) -> dict[str, tuple[int, ...]]:
     }
 
 
+Stored = Callable[[], dict[str, mx.array]]  # parameters as the pack's files hold them: dense, or affine triples
+
+
+def parameters(module: nn.Module) -> dict[str, mx.array]:
+    """A module's own parameters by name."""
+    return dict(cast(list[tuple[str, mx.array]], tree_flatten(module.parameters())))
+
+
 class LlamaTrunk:
     """Implements `contract.Trunk` on dense float32 (or as-loaded) weights."""
 
@@ -46,6 +54,7 @@ class LlamaTrunk:
         self.hidden_size = self.args.hidden_size
         self.vocab_size = self.args.vocab_size
         self.context_limit = self.args.max_position_embeddings or DEFAULT_CONTEXT
+        self.stored: Stored = lambda: parameters(self.model)
 
     def load(self, weights: Mapping[str, mx.array]) -> None:
         """Takes exactly the model's own parameters; evaluation stays with the caller's thread."""
@@ -84,21 +93,22 @@ def build_head(config: Mapping[str, Any]) -> MtpHead:
 def load(description: PackDescription) -> Loaded:
     """Trunk, head and draft vocabulary of a llama pack as dense float32, on the calling thread. Raises PackError."""
     trunk = LlamaTrunk(description.config)
-    tied = trunk.args.tie_word_embeddings
-    trunk.load(
-        load_trunk_weights(
-            description,
-            expected_shapes(trunk.model),
-            ignore=lambda name: name.endswith("rotary_emb.inv_freq") or (tied and name.startswith("lm_head.")),
-        )
-    )
+    shapes, tied = expected_shapes(trunk.model), trunk.args.tie_word_embeddings
+
+    def leftover(name: str) -> bool:
+        return name.endswith("rotary_emb.inv_freq") or (tied and name.startswith("lm_head."))
+
+    trunk.load(load_trunk_weights(description, shapes, ignore=leftover))
+    trunk.stored = lambda: load_trunk_weights(description, shapes, dequantize=False, ignore=leftover)
     if not description.head.ok:
         return Loaded(trunk, None, None)
     head = build_head(description.config)
-    weights = load_head_weights(description, expected_shapes(head))
+    head_shapes = expected_shapes(head)
+    weights = load_head_weights(description, head_shapes)
     ids = weights.pop(DRAFT_IDS, None)
     head.load_weights(list(weights.items()), strict=True)
     mx.eval(head.parameters())
+    head.stored = lambda: load_head_weights(description, head_shapes, dequantize=False)
     if description.wiring is not None:
         head.max_depth = description.wiring.max_depth
     return Loaded(trunk, head, None if ids is None else mx.sort(ids))

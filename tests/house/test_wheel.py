@@ -22,19 +22,40 @@ if importlib.util.find_spec("scikit_build_core") is None or not (
 ):
     pytest.skip("building a wheel needs the dev extra", allow_module_level=True)
 
-LIBRARY = "mtrun/kernels/blas/libblas_forward.so"
+FORWARDER = "mtrun/kernels/blas/libblas_forward.so"
+NATIVE = "mtrun/kernels/native/libmtrun_native.so"
+PRIMITIVE = f"mtrun/kernels/native/mlx_primitive/_primitive{sysconfig.get_config_var('EXT_SUFFIX')}"
 LINUX = sys.platform == "linux"
-CAN_COMPILE = LINUX and any(map(shutil.which, ("cc", "gcc", "clang")))
-# What the wheel's own interpreter is asked: where mtrun comes from, and what becomes of the lane that needs a library.
+CAN_COMPILE_C = LINUX and any(map(shutil.which, ("cc", "gcc", "clang")))
+CAN_COMPILE_CXX = LINUX and any(map(shutil.which, ("c++", "g++", "clang++")))
+HAS_MLX_BUILD = all(importlib.util.find_spec(name) for name in ("nanobind", "mlx"))
+# What the wheel's own interpreter is asked: where mtrun comes from, and what becomes of the lanes that need a library.
 ASK = """
 import json
 import mtrun.runtime
+from mtrun.lanes import cpu_blas, cpu_qmm
 from mtrun.lanes.contract import Decision, PackEvidence
-from mtrun.lanes.cpu_blas import LANE
 from mtrun.runtime.arming.evidence import gather
 pack = PackEvidence("p", "llama", 64, 256, 2, None, Decision(True, "fits", "."), None, True)
-decision = LANE.supports(gather(threads=1, law="exact", depth=3, pack=pack))
-print(json.dumps({"home": mtrun.runtime.__file__, "ok": decision.ok, "code": decision.code}))
+seen = gather(threads=1, law="exact", depth=3, pack=pack)
+told = {lane.name: [decision.ok, decision.code] for lane in (cpu_blas.LANE, cpu_qmm.LANE)
+        for decision in [lane.supports(seen)]}
+print(json.dumps({"home": mtrun.runtime.__file__, **told}))
+"""
+# A product in the native library alone, then the same inside MLX's graph.
+MULTIPLY = """
+import json
+import numpy as np
+from mtrun.kernels.native.engine import Activation, Entry, NativeEngine, StoredMatrix
+from mtrun.kernels.native.library import instruction_set, open_library
+entry = Entry(StoredMatrix(np.eye(40, 64, dtype=np.float32)))
+x = np.arange(128, dtype=np.float32).reshape(2, 64)
+names = [name for name in ("generic", "avx2", "avx512", "neon") if instruction_set(open_library(), name)]
+rows = [NativeEngine(name, 1, Activation.WIDE, [entry]).multiply(0, x)[:, :40].tolist() for name in names]
+import mlx.core as mx
+from mtrun.kernels.native.mlx_primitive.matrices import PackedMatrices
+rows.append(PackedMatrices("auto", 1, [entry]).matrices[0](mx.array(x)).tolist())
+print(json.dumps([row == x[:, :40].tolist() for row in rows]))
 """
 
 
@@ -65,7 +86,7 @@ def build(folder: Path, **changes: str) -> Wheel:
     """A wheel from a copy of the sources, so that nothing built earlier can slip in."""
     source = folder / "source"
     for name in FOLDERS:
-        shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__", "*.so"))
     for name in ("pyproject.toml", "CMakeLists.txt", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source / name)
     pip("wheel", str(source), "--no-build-isolation", "-w", str(folder / "dist"), **changes)
@@ -98,8 +119,14 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Wheel:
 
 @pytest.fixture(scope="module")
 def pure(tmp_path_factory: pytest.TempPathFactory) -> Wheel:
-    """Built where the C compiler does not work."""
-    return build(tmp_path_factory.mktemp("pure"), CC="/bin/false")
+    """Built where no compiler works."""
+    return build(tmp_path_factory.mktemp("pure"), CC="/bin/false", CXX="/bin/false")
+
+
+@pytest.fixture(scope="module")
+def c_only(tmp_path_factory: pytest.TempPathFactory) -> Wheel:
+    """Built where the C++ compiler does not work."""
+    return build(tmp_path_factory.mktemp("c_only"), CXX="/bin/false")
 
 
 def test_the_wheel_holds_every_file_that_is_read_at_run_time(wheel: Wheel) -> None:
@@ -110,15 +137,33 @@ def test_the_wheel_holds_every_file_that_is_read_at_run_time(wheel: Wheel) -> No
 
 
 def test_the_wheel_holds_no_source_that_only_a_build_reads(wheel: Wheel) -> None:
-    stray = (".c", ".h", ".o", ".pyc", "CMakeLists.txt", ".md")
+    stray = (".c", ".cpp", ".h", ".inl", ".cmake", ".a", ".o", ".pyc", "CMakeLists.txt", ".md")
     assert [name for name in wheel.names if name.endswith(stray)] == []
     assert {name.split("/")[0] for name in wheel.names} == {"mtrun", wheel.path.name.rsplit("-", 3)[0] + ".dist-info"}
 
 
-@pytest.mark.skipif(not CAN_COMPILE, reason="needs Linux and a C compiler")
-def test_the_wheel_carries_the_forwarder_where_a_compiler_is(wheel: Wheel) -> None:
-    assert LIBRARY in wheel.names
+@pytest.mark.skipif(not (CAN_COMPILE_C and CAN_COMPILE_CXX), reason="needs Linux, a C and a C++ compiler")
+def test_the_wheel_carries_the_libraries_where_compilers_are(wheel: Wheel) -> None:
+    built = {name for name in wheel.names if name.endswith(".so")}
+    assert built == {FORWARDER, NATIVE} | ({PRIMITIVE} if HAS_MLX_BUILD else set())
     assert "linux" in wheel.path.name
+
+
+@pytest.mark.skipif(not (CAN_COMPILE_CXX and HAS_MLX_BUILD), reason="needs Linux, a C++ compiler, nanobind and mlx")
+def test_the_wheels_native_library_multiplies_far_from_its_checkout(wheel: Wheel, tmp_path: Path) -> None:
+    home = install(wheel, tmp_path / "env")
+    right = json.loads(home.run("python", "-c", MULTIPLY).stdout)
+    assert len(right) >= 2
+    assert all(right)
+    assert json.loads(home.run("python", "-c", ASK).stdout)["cpu_qmm"] == [True, "supported"]
+
+
+@pytest.mark.skipif(not CAN_COMPILE_C, reason="needs Linux and a C compiler")
+def test_without_a_cxx_compiler_the_forwarder_is_still_built(c_only: Wheel, tmp_path: Path) -> None:
+    assert {name for name in c_only.names if name.endswith(".so")} == {FORWARDER}
+    told = json.loads(install(c_only, tmp_path / "env").run("python", "-c", ASK).stdout)
+    assert told["cpu_qmm"] == [False, "not_built"]
+    assert told["cpu_blas"][1] != "not_built"
 
 
 def test_commands_work_from_a_folder_that_cannot_be_written(wheel: Wheel, tmp_path: Path) -> None:
@@ -129,8 +174,11 @@ def test_commands_work_from_a_folder_that_cannot_be_written(wheel: Wheel, tmp_pa
     assert list(home.cwd.iterdir()) == []
 
 
-def test_without_a_compiler_the_wheel_is_pure_and_its_lane_says_why(pure: Wheel, tmp_path: Path) -> None:
+def test_without_a_compiler_the_wheel_is_pure_and_its_lanes_say_why(pure: Wheel, tmp_path: Path) -> None:
     assert pure.path.name.endswith("-py3-none-any.whl")
-    assert LIBRARY not in pure.names
+    assert [name for name in pure.names if name.endswith((".so", ".dylib"))] == []
     told = json.loads(install(pure, tmp_path / "env").run("python", "-c", ASK).stdout)
-    assert (told["ok"], told["code"]) == (False, "not_built" if LINUX else "platform")
+    assert told["cpu_blas"] == [False, "not_built" if LINUX else "platform"]
+    assert told["cpu_qmm"][0] is False
+    if LINUX:
+        assert told["cpu_qmm"][1] == "not_built"

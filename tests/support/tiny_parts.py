@@ -90,12 +90,17 @@ def finished(made: list[Event]) -> Finished:
 class ScriptedDrafter:
     """Point-mass drafts chosen by a function of (text so far, depth): a perfect or an adversarial drafter."""
 
+    source, max_depth = "head", 8
+
     def __init__(self, propose) -> None:
         self.propose = propose
         self.text: list[int] = []
 
     def observe(self, pairs: Pairs) -> None:
         self.text += pairs.tokens
+
+    def catch_up(self) -> None:
+        pass
 
     def draft(self, depth, how, adjust, uniforms) -> Drafted:
         ids = mx.array(self.propose(self.text, depth), dtype=mx.int32)

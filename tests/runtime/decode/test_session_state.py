@@ -171,6 +171,9 @@ class UniformDrafter:
     def observe(self, pairs):
         pass
 
+    def catch_up(self):
+        pass
+
     def draft(self, depth, how, adjust, uniforms):
         rows = Rows(None, mx.repeat(self.row, depth, axis=0))
         return Drafted(draw_token(rows, uniforms), rows)
