@@ -63,31 +63,36 @@ class NativeEngine:
         """Packs `entries`; their indices are their places. Raises NativeError: no such set, no memory, a bad layout."""
         self.library = open_library()
         self.isa, self.threads, self.activation = isa, threads, activation
-        kept = [_stored(entry) for entry in entries]
-        for each, entry in zip(kept, entries, strict=True):
-            reason = self.library.mtrun_native_refuse(ctypes.byref(each.value))
-            if reason is not None:
-                raise NativeError(f"a matrix of {entry.matrix.outputs} x {entry.matrix.inputs} cannot be packed: "
-                                  f"{reason.decode()}")  # fmt: skip
-        size = sum(self.library.mtrun_native_packed_bytes(each.value, entry.four_bits)
-                   for each, entry in zip(kept, entries, strict=True))  # fmt: skip
+        self.inputs: list[int] = []  # of each matrix
+        kept = [self._checked(entry) for entry in entries]
+        pairs = list(zip(kept, entries, strict=True))
+        size = sum(self.library.mtrun_native_packed_bytes(each.value, entry.four_bits) for each, entry in pairs)
         handle = self.library.mtrun_engine_new(isa.encode(), threads, size, int(activation))
         if handle is None:
             known = instruction_set(self.library, isa)
             raise NativeError(f"{size} bytes of weights do not fit into memory" if known else f"no {isa} kernels here")
         self.handle: int = handle
         self._free = weakref.finalize(self, self.library.mtrun_engine_free, handle)
-        for each, entry in zip(kept, entries, strict=True):
-            if self.library.mtrun_engine_add(handle, each.value, entry.four_bits) < 0:
-                raise NativeError("the arena is smaller than the weights it was made for")
+        for each, entry in pairs:
+            self._put(each, entry)
 
-    def add(self, entry: Entry) -> int:
-        """Packs one more matrix behind the others and returns its index. Raises NativeError as the constructor does."""
-        kept = _stored(entry)
+    def _checked(self, entry: Entry) -> _Kept:
+        kept, matrix = _stored(entry), entry.matrix
+        reason = self.library.mtrun_native_refuse(ctypes.byref(kept.value), entry.four_bits)
+        if reason is not None:
+            raise NativeError(f"a matrix of {matrix.outputs} x {matrix.inputs} cannot be packed: {reason.decode()}")
+        return kept
+
+    def _put(self, kept: _Kept, entry: Entry) -> int:
         index = self.library.mtrun_engine_add(self.handle, kept.value, entry.four_bits)
         if index < 0:
             raise NativeError("there is no memory for one more matrix")
+        self.inputs.append(entry.matrix.inputs)
         return index
+
+    def add(self, entry: Entry) -> int:
+        """Packs one more matrix behind the others and returns its index. Raises NativeError as the constructor does."""
+        return self._put(self._checked(entry), entry)
 
     def set_threads(self, threads: int) -> None:
         """For all later calls."""
@@ -104,7 +109,9 @@ class NativeEngine:
         return self.library.mtrun_engine_outputs(self.handle, index)
 
     def multiply(self, index: int, x: np.ndarray) -> np.ndarray:
-        """x [R, inputs] float32 times matrix `index` -> [R, padded outputs] float32."""
+        """x [R, inputs] float32 times matrix `index` -> [R, padded outputs] float32. Raises ValueError for its width."""
+        if x.shape[1] != self.inputs[index]:
+            raise ValueError(f"matrix {index} takes {self.inputs[index]} inputs, not {x.shape[1]}")
         x = np.ascontiguousarray(x, dtype=np.float32)
         y = np.empty((x.shape[0], self.outputs(index)), dtype=np.float32)
         self.library.mtrun_engine_multiply(self.handle, index, pointer(x), x.shape[0], pointer(y))
@@ -167,6 +174,8 @@ def _stored(entry: Entry) -> _Kept:
     source = 2 if matrix.bfloat else {"float32": 0, "float16": 1}[floats.dtype.name]
     arrays = [None if a is None else np.ascontiguousarray(a) for a in (matrix.weight, matrix.scales, matrix.biases)]
     rows = None if entry.rows is None else np.ascontiguousarray(entry.rows, dtype=np.int32)
+    if rows is not None and (rows.size == 0 or rows.min() < 0 or rows.max() >= matrix.outputs):
+        raise NativeError(f"rows to take must be some of the {matrix.outputs} that the matrix has")
     places = [0 if a is None else pointer(a) for a in arrays]
     value = Stored(
         matrix.bits, matrix.group, matrix.outputs, matrix.inputs, *places, source,

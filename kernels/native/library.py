@@ -12,7 +12,8 @@ VERSION = 1  # of the C interface; the library says its own
 _MESSAGES = {
     1: "the KV cache could not grow: memory is out",
     2: "the position lies beyond the pack's context limit",
-    3: "a row of logits holds no finite value",
+    3: "a row of logits holds NaN or infinity, or no finite value at all",
+    4: "a token id lies outside the vocabulary",
 }
 
 
@@ -60,7 +61,7 @@ class Filter(ctypes.Structure):
 
 _SIGNATURES = {
     "mtrun_native_isa": (c_char_p, (c_char_p,)),
-    "mtrun_native_refuse": (c_char_p, (POINTER(Stored),)),
+    "mtrun_native_refuse": (c_char_p, (POINTER(Stored), c_int)),
     "mtrun_native_packed_bytes": (c_size_t, (POINTER(Stored), c_int)),
     "mtrun_engine_new": (c_void_p, (c_char_p, c_int, c_size_t, c_int)),
     "mtrun_engine_free": (None, (c_void_p,)),
@@ -83,7 +84,7 @@ _SIGNATURES = {
     "mtrun_trunk_free": (None, (c_void_p,)),
     "mtrun_trunk_forward": (c_int, (c_void_p, c_void_p, c_void_p, c_int, c_int, c_void_p, c_void_p)),
     "mtrun_trunk_set_projection": (None, (c_void_p, c_int)),
-    "mtrun_trunk_embed": (None, (c_void_p, c_void_p, c_int, c_void_p)),
+    "mtrun_trunk_embed": (c_int, (c_void_p, c_void_p, c_int, c_void_p)),
     "mtrun_head_new": (c_void_p, (c_void_p, c_void_p, c_int, c_void_p, c_void_p, c_void_p)),
     "mtrun_head_free": (None, (c_void_p,)),
     "mtrun_head_forward": (c_int, (c_void_p, c_void_p, c_void_p, c_void_p, c_int, c_void_p)),
@@ -126,9 +127,12 @@ def open_library(path: str | None = None) -> ctypes.CDLL:
     version.restype, version.argtypes = c_int, ()
     if version() != VERSION:
         raise NativeError(f"the native library speaks interface {version()}, not {VERSION}: install mtrun again")
-    for name, (result, arguments) in _SIGNATURES.items():
-        function = getattr(library, name)
-        function.restype, function.argtypes = result, arguments
+    try:
+        for name, (result, arguments) in _SIGNATURES.items():
+            function = getattr(library, name)
+            function.restype, function.argtypes = result, arguments
+    except AttributeError as error:
+        raise NativeError(f"the native library lacks a function ({error}): install mtrun again") from error
     return library
 
 

@@ -146,7 +146,7 @@ class NativeTrunk:
         """ids [1, L] int32 -> [1, L, H] float32."""
         flat = np.ascontiguousarray(np.reshape(ids, -1), dtype=np.int32)
         out = np.empty((1, flat.size, self.hidden_size), dtype=np.float32)
-        self.engine.library.mtrun_trunk_embed(self.handle, pointer(flat), flat.size, pointer(out))
+        check(self.engine.library.mtrun_trunk_embed(self.handle, pointer(flat), flat.size, pointer(out)))
         return out
 
     def forward(

@@ -87,7 +87,6 @@ class TinyModel:
         threads: int = 1,
         activation: Activation = Activation.WIDE,
         draft_ids: Any = None,
-        four_bits: bool = False,
     ) -> NativeModel:
         """The same model inside the library."""
         args, layers = self.trunk.args, self.trunk.model.model.layers
@@ -101,7 +100,7 @@ class TinyModel:
             rope,
             trunk_weights(_parameters(self.trunk.model), args),
             head_weights(_parameters(self.head), args, 8, ids),
-            Choices(isa, threads, activation, four_bits),
+            Choices(isa, threads, activation),
         )
 
 

@@ -135,7 +135,11 @@ NB_MODULE(_primitive, m) {
   m.attr("INTERFACE") = INTERFACE;
   m.def("built_against", &built_against, "The MLX version whose headers this was compiled with.");
   m.def(
-      "array_type", [] { return nb::object(nb::borrow(nb::type<mx::array>())); },
+      "array_type",
+      [] {
+        const nb::handle type = nb::type<mx::array>();
+        return type.is_valid() ? nb::borrow(type) : nb::none();
+      },
       "The Python type that stands for an MLX array here; None where mlx.core keeps its types in another table.");
   nb::class_<Handle>(m, "Engine", "An engine of the native library, shared with the graphs that use it.")
       .def(

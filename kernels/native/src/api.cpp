@@ -2,6 +2,7 @@
 //
 // One engine serves one thread at a time. Functions return 0 for success or a code of `Status`; sizes and indices are
 // checked by the caller in Python, which knows their names.
+#include <algorithm>
 #include <cstring>
 #include <memory>
 
@@ -14,9 +15,15 @@ using namespace mtrun;
 
 namespace {
 
-enum Status { OK = 0, MEMORY = 1, POSITIONS = 2, LOGITS = 3 };
+enum Status { OK = 0, MEMORY = 1, POSITIONS = 2, LOGITS = 3, TOKENS = 4 };
 
 bool fits(const Stack& stack, const Kv& kv, int count) { return kv.length() + count <= stack.shape.positions; }
+
+// Whether the trunk has an embedding for each of the ids.
+bool knows(const Trunk& trunk, const int32_t* ids, int count) {
+  const int rows = trunk.stack->engine.matrix(trunk.embedding).outputs;
+  return std::all_of(ids, ids + count, [&](int32_t id) { return id >= 0 && id < rows; });
+}
 
 }  // namespace
 
@@ -28,7 +35,9 @@ MTRUN_API const char* mtrun_native_isa(const char* name) {
   return found ? found->name : nullptr;
 }
 
-MTRUN_API const char* mtrun_native_refuse(const Stored* stored) { return refuse(*stored); }
+MTRUN_API const char* mtrun_native_refuse(const Stored* stored, int four_bits) {
+  return refuse(*stored, four_bits != 0);
+}
 
 MTRUN_API size_t mtrun_native_packed_bytes(const Stored* stored, int four_bits) {
   return (packed_bytes(*stored, four_bits ? Q4_FLOAT : format_of(*stored)) + 63) / 64 * 64;
@@ -85,13 +94,16 @@ MTRUN_API void mtrun_trunk_free(Trunk* trunk) { delete trunk; }
 MTRUN_API int mtrun_trunk_forward(Trunk* trunk, Kv* kv, const int32_t* ids, int count, int want, float* hidden,
                                   float* logits) {
   if (!fits(*trunk->stack, *kv, count)) return POSITIONS;
+  if (!knows(*trunk, ids, count)) return TOKENS;
   return trunk->forward(*kv, ids, count, (Want)want, hidden, logits) ? OK : MEMORY;
 }
 // Which matrix later forwards use as the lm_head
 MTRUN_API void mtrun_trunk_set_projection(Trunk* trunk, int matrix) { trunk->projection = matrix; }
-MTRUN_API void mtrun_trunk_embed(const Trunk* trunk, const int32_t* ids, int count, float* out) {
+MTRUN_API int mtrun_trunk_embed(const Trunk* trunk, const int32_t* ids, int count, float* out) {
+  if (!knows(*trunk, ids, count)) return TOKENS;
   const Matrix& table = trunk->stack->engine.matrix(trunk->embedding);
   for (int i = 0; i < count; i++) unpack_row(table, ids[i], out + (long)i * table.inputs);
+  return OK;
 }
 
 MTRUN_API Head* mtrun_head_new(Trunk* trunk, Stack* stack, int projection, const float* hidden_norm,

@@ -70,7 +70,7 @@ struct Kernels {
   void (*silu_gate)(float* gate, const float* up, int width);
   void (*add)(float* x, const float* y, int width);
   void (*attend)(const Attention&);
-  // maxima of blocks of 64 logits into peaks [ceil(V / 64)], and the largest of all
+  // maxima of blocks of 64 logits into peaks [ceil(V / 64)], and the largest of all; NaN when one is NaN or +infinity
   float (*peaks)(const float* logits, int vocab, float* peaks);
   // sum of exp((logits - peak) / temperature)
   double (*total)(const float* logits, int vocab, float peak, float temperature);

@@ -24,6 +24,9 @@ constexpr int FAR = 16384, NEAR = 2048;
 
 static inline F scales(const uint8_t* p, bool half) { return half ? load_half((const uint16_t*)p) : load((const float*)p); }
 
+// 1 in each lane that is NaN or infinite.
+static inline F not_finite(F x) { return select_less(abs(x), set1(__builtin_inff()), set1(0.0f), set1(1.0f)); }
+
 // ---- quantised weights --------------------------------------------------------------------------------------------------
 
 constexpr int R = TILE / LANES;  // vectors of outputs in a tile
@@ -157,10 +160,14 @@ static void round_row(const float* x, const Rounded& out, int index) {
   for (int g = 0; g < groups; g++, x += GROUP) {
     const F a = load(x), b = load(x + LANES);
     const float peak = reduce_max(max(abs(a), abs(b)));
-    const float scale = peak / top, inverse = peak > 0 ? top / peak : 0.0f;
+    // Comparisons hide NaN: a group that holds one, or an infinity, gets no scale, and neither do its products. A group
+    // of next to nothing is 0: the inverse of its peak would overflow.
+    const bool finite = reduce_add(add(not_finite(a), not_finite(b))) == 0;
+    const bool some = finite && peak > 1e-30f;
+    const float scale = finite ? (some ? peak / top : 0.0f) : __builtin_nanf(""), inverse = some ? top / peak : 0.0f;
     int32_t t[GROUP], sum = 0;
-    store_rounded(t, mul(a, set1(inverse)));
-    store_rounded(t + LANES, mul(b, set1(inverse)));
+    store_rounded(t, some ? mul(a, set1(inverse)) : set1(0.0f));
+    store_rounded(t + LANES, some ? mul(b, set1(inverse)) : set1(0.0f));
     for (int i = 0; i < GROUP; i++) sum += t[i];
     if (out.words) {
       int16_t* to = out.words + row + g * GROUP;
@@ -377,20 +384,32 @@ static void attend(const Attention& a) {
 
 // ---- rows ---------------------------------------------------------------------------------------------------------------
 
+// NaN when a logit is NaN or +infinity: comparisons alone would hide it.
 static float peaks(const float* logits, int vocab, float* out) {
+  const F limit = set1(__builtin_inff()), nil = set1(0.0f), one = set1(1.0f);
+  F wrong = nil;
   float best = -__builtin_inff();
   int block = 0;
   for (; (block + 1) * 64 <= vocab; block++) {
-    const float* p = logits + block * 64;
-    out[block] = reduce_max(max(max(load(p), load(p + 16)), max(load(p + 32), load(p + 48))));
+    F most = set1(-__builtin_inff());
+    for (int i = 0; i < 64; i += LANES) {
+      const F x = load(logits + block * 64 + i);
+      wrong = add(wrong, select_less(x, limit, nil, one));
+      most = max(most, x);
+    }
+    out[block] = reduce_max(most);
     best = out[block] > best ? out[block] : best;
   }
+  bool right = reduce_add(wrong) == 0;
   if (block * 64 < vocab) {
     out[block] = -__builtin_inff();
-    for (int i = block * 64; i < vocab; i++) out[block] = logits[i] > out[block] ? logits[i] : out[block];
+    for (int i = block * 64; i < vocab; i++) {
+      right = right && logits[i] < __builtin_inff();
+      out[block] = logits[i] > out[block] ? logits[i] : out[block];
+    }
     best = out[block] > best ? out[block] : best;
   }
-  return best;
+  return right ? best : __builtin_nanf("");
 }
 
 static inline F weigh(F logits, F peak, F temperature) { return exponential(div(sub(logits, peak), temperature)); }

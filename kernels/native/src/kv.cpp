@@ -33,17 +33,17 @@ void PagePool::give(float* block) {
   free_.push_back(block);
 }
 
-Kv::Kv(PagePool& pool, int layers, int heads, int dim)
-    : pool_(pool), layers_(layers), heads_(heads), dim_(dim), keys_((size_t)(layers * heads)),
+Kv::Kv(std::shared_ptr<PagePool> pool, int layers, int heads, int dim)
+    : pool_(std::move(pool)), layers_(layers), heads_(heads), dim_(dim), keys_((size_t)(layers * heads)),
       values_((size_t)(layers * heads)) {}
 
 Kv::~Kv() {
-  for (float* block : blocks_) pool_.give(block);
+  for (float* block : blocks_) pool_->give(block);
 }
 
 bool Kv::reserve(int positions) {
   while (capacity() < positions) {
-    float* block = pool_.take();
+    float* block = pool_->take();
     if (!block) return false;
     blocks_.push_back(block);
     for (size_t i = 0; i < keys_.size(); i++, block += 2 * (size_t)PAGE * (size_t)dim_) {

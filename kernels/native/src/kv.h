@@ -1,5 +1,6 @@
 // Keys and values of a stack of layers, in pages of 256 positions for all layers at once.
 #pragma once
+#include <memory>
 #include <mutex>
 #include <vector>
 
@@ -28,7 +29,8 @@ class PagePool {
 
 class Kv {
  public:
-  Kv(PagePool& pool, int layers, int heads, int dim);
+  // The pool is shared: a stack and its caches may be freed in any order.
+  Kv(std::shared_ptr<PagePool> pool, int layers, int heads, int dim);
   ~Kv();
   Kv(const Kv&) = delete;
   Kv& operator=(const Kv&) = delete;
@@ -44,12 +46,12 @@ class Kv {
   // Writes the key and value of a position: `width` floats each, padded with zeros to `dim`.
   void put(int layer, int head, int position, const float* key, const float* value, int width);
   int capacity() const { return (int)blocks_.size() * PAGE; }
-  size_t bytes() const { return blocks_.size() * pool_.bytes(); }
+  size_t bytes() const { return blocks_.size() * pool_->bytes(); }
 
  private:
   size_t index(int layer, int head) const { return (size_t)(layer * heads_ + head); }
 
-  PagePool& pool_;
+  std::shared_ptr<PagePool> pool_;
   int layers_, heads_, dim_, length_ = 0;
   std::vector<float*> blocks_;
   std::vector<std::vector<float*>> keys_, values_;

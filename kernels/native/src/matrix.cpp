@@ -81,8 +81,9 @@ long tile_bytes(Format format, int inputs) {
   }
 }
 
-const char* refuse(const Stored& s) {
+const char* refuse(const Stored& s, bool four_bits) {
   if (s.outputs < 1 || s.inputs < 1) return "a matrix needs at least one output and one input";
+  if (four_bits && s.inputs % GROUP) return "rounding to 4 bits takes inputs in groups of 32";
   if (s.bits == 0) return nullptr;
   if (s.bits != 4 && s.bits != 8) return "quantised weights have 4 or 8 bits";
   if (s.group != 32 && s.group != 64 && s.group != 128) return "a scale stands for 32, 64 or 128 inputs";

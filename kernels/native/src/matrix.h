@@ -34,8 +34,8 @@ struct Matrix {
 constexpr int padded(int n) { return (n + LANES - 1) / LANES * LANES; }  // floats of a row
 constexpr int tiled(int n) { return (n + TILE - 1) / TILE * TILE; }      // outputs of a matrix
 
-// Null when `stored` can be packed, else why not.
-const char* refuse(const Stored& stored);
+// Null when `stored` can be packed, as it is or rounded to 4 bits; else why not.
+const char* refuse(const Stored& stored, bool four_bits);
 // The format that keeps every stored value exactly.
 Format format_of(const Stored& stored);
 size_t packed_bytes(const Stored& stored, Format format);

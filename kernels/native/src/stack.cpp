@@ -26,7 +26,7 @@ Stack::Stack(Engine& e, const Shape& s, const float* cosine, const float* sine)
 }
 
 Kv* Stack::new_kv() {
-  pool_.resize((size_t)layers_.size() * (size_t)shape.kv_heads * 2 * PAGE * (size_t)dim_);
+  pool_->resize((size_t)layers_.size() * (size_t)shape.kv_heads * 2 * PAGE * (size_t)dim_);
   return new Kv(pool_, (int)layers_.size(), shape.kv_heads, dim_);
 }
 

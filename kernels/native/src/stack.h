@@ -41,7 +41,7 @@ class Stack {
   void attend(int index, int rows, Kv& kv);
 
   int dim_;  // head_dim padded to 16
-  PagePool pool_;
+  std::shared_ptr<PagePool> pool_ = std::make_shared<PagePool>();
   std::vector<float> cosine_, sine_;
   std::vector<Layer> layers_;
   Buffer normed_, qkv_, query_, attended_, gathered_, gate_up_, out_;
