@@ -29,8 +29,8 @@ class Drafted:
 
 DraftScorer = Callable[[Any], DraftLogits]  # head state [1, H] -> logits over the draft vocabulary
 DraftRows = Callable[[DraftLogits, RowFilter], Rows]  # -> one row on token ids
-# (state [H] of the last verified pair, the head's caches, D, filter, uniforms [D]) -> D drafts at once; leaves the chain's
-# own D - 1 rows in the caches
+# (state [H] of the last verified pair, the head's caches, D, filter, uniforms [D]) -> D drafts at once; leaves the
+# chain's own D - 1 rows in the caches
 DraftChain = Callable[[Any, list[Any], int, RowFilter, Any], Drafted]
 
 

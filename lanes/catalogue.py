@@ -21,6 +21,7 @@ LANE_NAMES = (
     "block_verify",
     "kv_q8",
     "batched_target_rows",
+    "judge_kernel",
     "cost_depth",
     "context_copy",
 )

@@ -102,6 +102,7 @@ class Installed:
     hot: Callable[..., Any] | None = None  # the callable that replaced the stock one, where there is one
     before: Any = None  # what stood in its place, for the proof to compare with
     latch_reader: Callable[[Latch], None] | None = None  # refreshes the latch from a counter of native code
+    serves_for: tuple[str, ...] = ()  # lanes whose work this one's own code does, so that theirs may never run
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from statistics import median
 from typing import Any
 
@@ -40,16 +41,16 @@ class CpuLayer:
 
     def supports(self, evidence: Evidence) -> Decision:
         if evidence.device != "cpu":
-            return Decision(False, "device", f"forwards run on {evidence.device}, not on the CPU")
+            return Decision(False, "device", f"Forwards run on {evidence.device}, not on the CPU.")
         if evidence.native_library is None:
-            return Decision(False, "not_built", "the native library was not built: reinstall where a C++ compiler is")
+            return Decision(False, "not_built", "The native library was not built: reinstall where a C++ compiler is.")
         if evidence.native_isa is None:
-            return Decision(False, "not_usable", "the native library does not fit this install: install mtrun again")
+            return Decision(False, "not_usable", "The native library does not fit this install: install mtrun again.")
         native = evidence.pack.native
         if native is None or not native.ok:
-            reason = "nothing is known of this model's layers" if native is None else native.reason
+            reason = "Nothing is known of this model's layers." if native is None else native.reason
             return Decision(False, "layer", reason)
-        return Decision(True, "supported", f"{evidence.native_isa} kernels serve this model")
+        return Decision(True, "supported", f"{evidence.native_isa} kernels serve this model.")
 
     def install(self, parts: EngineParts | None, evidence: Evidence) -> Installed:
         from mtrun.kernels.draft import DraftLogits
@@ -69,17 +70,24 @@ class CpuLayer:
             import numpy as np
 
             parts.draft_ids = np.array(parts.draft_ids, dtype=np.int32)
-        return Installed(lambda: before.restore(parts), latch, model.trunk.forward, before=before)
+        undo = partial(before.restore, parts)
+        return Installed(undo, latch, model.trunk.forward, before=before, serves_for=("cpu_blas",))
 
     def prove(self, installed: Installed, parts: EngineParts | None, evidence: Evidence) -> Proof:
-        """Rows of random tokens near MLX's, at every width after a roll-back, and the same bits at each width."""
+        """Each seam near MLX's on random tokens; rows the same bits at every width and after a roll-back, on threads too."""
         assert parts is not None
-        figures = _arena_figures(parts.trunk.engine)
-        found, problem = _compare(parts, installed.before, max(evidence.depth, 1))
-        figures |= found
+        trunk, depth = parts.trunk, max(evidence.depth, 1)
+        ids, figures = _probe_ids(trunk), _arena_figures(trunk.engine)
+        rows, problem = _read(trunk, ids, depth)
+        errors = _errors(parts, installed.before, ids, rows)
+        figures |= errors
+        if problem is None:
+            problem = _too_far(errors)
+        if problem is None:
+            figures |= settle_threads(trunk.engine, _stepper(parts), evidence.threads)
+            problem = _unlike(trunk, ids, depth, rows)
         if problem is not None:
             return Proof(False, problem, figures)
-        figures |= settle_threads(parts.trunk.engine, _stepper(parts), evidence.threads)
         for rows in sorted({1, 2, evidence.depth + 1}):
             figures[f"ms_{rows}_rows"] = 1e3 * median(_stepper(parts)(rows) for _ in range(ROUNDS))
         reason = (
@@ -135,32 +143,85 @@ def _arena_figures(engine: Any) -> dict[str, float]:
     return figures if huge is None else figures | {"huge_pages_mb": huge / 1e6}
 
 
-def _compare(parts: EngineParts, before: _Before, depth: int) -> tuple[dict[str, float], str | None]:
-    """Figures of the comparison, and what is wrong."""
+def _probe_ids(trunk: Any) -> Any:
+    """[1, PROBE_TOKENS] int32 random tokens, fewer where the context is shorter."""
+    import numpy as np
+
+    count = min(PROBE_TOKENS, trunk.context_limit)
+    return np.random.default_rng(0).integers(0, trunk.vocab_size, (1, count)).astype(np.int32)
+
+
+def _read(trunk: Any, ids: Any, depth: int) -> tuple[Any, str | None]:
+    """Rows [L, V] of ids read at once, and what is wrong where the last of them read again are others."""
+    import numpy as np
+
+    caches = trunk.new_caches()
+    rows = trunk.forward(ids, caches, "all").logits.copy()
+    count = ids.shape[1]
+    for width in range(1, min(depth + 1, count) + 1):
+        for want, kept in (("all", width), ("last", 1)):
+            caches[0].trim(width)
+            again = trunk.forward(ids[:, count - width :], caches, want).logits
+            if not np.array_equal(again, rows[count - kept :]):
+                return rows, f"The last {width} rows change with how many are verified together."
+    return rows, None
+
+
+def _unlike(trunk: Any, ids: Any, depth: int, rows: Any) -> str | None:
+    """What is wrong where the threads that will serve give other bits than the one that gave `rows`."""
+    import numpy as np
+
+    again, problem = _read(trunk, ids, depth)
+    if problem is None and not np.array_equal(again, rows):
+        return f"Rows change with {trunk.engine.threads} threads."
+    return problem
+
+
+def _errors(parts: EngineParts, before: _Before, ids: Any, rows: Any) -> dict[str, float]:
+    """How far each seam is from MLX's on the same ids: relative to the largest value, and of rows also the KL."""
     import mlx.core as mx
     import numpy as np
 
-    count = min(PROBE_TOKENS, parts.trunk.context_limit)
-    ids = np.random.default_rng(0).integers(0, parts.trunk.vocab_size, (1, count)).astype(np.int32)
-    stock = before.trunk.forward(mx.array(ids), before.trunk.new_caches(), "all")
-    caches = parts.trunk.new_caches()
-    ours = parts.trunk.forward(ids, caches, "all")
-    rows, wanted = ours.logits.copy(), np.array(stock.logits)
-    figures = {
-        "max_relative_error": float(np.max(np.abs(rows - wanted)) / max(float(np.max(np.abs(wanted))), 1e-9)),
-        "max_kl": _max_kl(wanted, rows),
+    trunk, given = parts.trunk, mx.array(ids)
+    stock = before.trunk.forward(given, before.trunk.new_caches(), "all")
+    hidden = trunk.forward(ids, trunk.new_caches(), "none").hidden
+    embedded, few = trunk.embed(ids), ids[0, :4]
+    pairs = {
+        "max_relative_error": (rows, stock.logits),
+        "hidden_relative_error": (hidden, stock.hidden),
+        "embedding_relative_error": (embedded, before.trunk.embed(given)),
+        "scorer_relative_error": (parts.draft_scorer(hidden[0, -1:]).logits, stock.logits[-1:]),
+        "lm_head_relative_error": (trunk.projection_rows(few), before.trunk.projection_rows(mx.array(few))),
     }
-    for width in range(1, min(depth + 1, count) + 1):
-        caches[0].trim(width)
-        again = parts.trunk.forward(ids[:, count - width :], caches, "all").logits
-        if not np.array_equal(again, rows[count - width :]):
-            return figures, f"the last {width} rows change with how many are verified together"
     if parts.head is not None:
-        figures["head_relative_error"] = _head_error(parts, before, np.array(stock.hidden), ids)
-    worst = max(figures["max_relative_error"], figures.get("head_relative_error", 0.0))
-    if not worst <= TOLERANCE or not figures["max_kl"] <= DIVERGENCE:
-        return figures, f"rows differ from MLX's by {worst:.1e} of the largest logit, KL {figures['max_kl']:.1e}"
-    return figures, None
+        read = before.head.forward(stock.hidden, before.trunk.embed(given), before.head.new_caches(), 0)
+        pairs["head_relative_error"] = (_head_states(parts.head, np.array(stock.hidden), embedded), read)
+    errors = {name: _error(ours, np.array(wanted)) for name, (ours, wanted) in pairs.items()}
+    return errors | {"max_kl": _max_kl(np.array(stock.logits), rows)}
+
+
+def _head_states(head: Any, hidden: Any, embedded: Any) -> Any:
+    """States [1, L, H] of a head that reads its pairs in two pieces: the second sees the first in the cache."""
+    import numpy as np
+
+    caches, half = head.new_caches(), hidden.shape[1] // 2
+    pieces = [slice(0, half), slice(half, None)]
+    return np.concatenate([head.forward(hidden[:, at], embedded[:, at], caches, 0) for at in pieces], axis=1)
+
+
+def _error(ours: Any, wanted: Any) -> float:
+    """Largest difference relative to the largest wanted value."""
+    import numpy as np
+
+    return float(np.max(np.abs(ours - wanted)) / max(float(np.max(np.abs(wanted))), 1e-9))
+
+
+def _too_far(errors: dict[str, float]) -> str | None:
+    """The first error beyond its bound, as a sentence. NaN is beyond every bound."""
+    for name, error in errors.items():
+        if not error <= (DIVERGENCE if name == "max_kl" else TOLERANCE):
+            return f"Native forwards differ from MLX's: {name} is {error:.1e}."
+    return None
 
 
 def _max_kl(wanted: Any, rows: Any) -> float:
@@ -172,17 +233,6 @@ def _max_kl(wanted: Any, rows: Any) -> float:
         shifted = logits - logits.max(axis=-1, keepdims=True)
         logs.append(shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True)))
     return float(np.max(np.sum(np.exp(logs[0]) * (logs[0] - logs[1]), axis=-1)))
-
-
-def _head_error(parts: EngineParts, before: _Before, hidden: Any, ids: Any) -> float:
-    """Largest difference of the heads' outputs for the same input, relative to the largest output."""
-    import mlx.core as mx
-    import numpy as np
-
-    embedded = parts.trunk.embed(ids)
-    ours = parts.head.forward(hidden, embedded, parts.head.new_caches(), 0)
-    stock = np.array(before.head.forward(mx.array(hidden), mx.array(embedded), before.head.new_caches(), 0))
-    return float(np.max(np.abs(ours - stock)) / max(float(np.max(np.abs(stock))), 1e-9))
 
 
 def _stepper(parts: EngineParts) -> Callable[[int], float]:

@@ -5,12 +5,14 @@ A request whose penalties or bias change with every draft goes step by step as b
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from typing import Any
 
 from mtrun.lanes.contract import Decision, EngineParts, Evidence, Exactness, Installed, Latch, Proof, Stage
 
-PROBES = 8
+ROUNDS = 3  # probes of each filter and depth
+PAIRS = 3  # verified pairs that the head has read before a chain
 TOLERANCE = 1e-4  # of a probability: scores of the trimmed vocabulary are summed in another order
 
 
@@ -53,48 +55,58 @@ class DraftChain:
             parts.draft_chain = stock
 
         parts.draft_chain = hot
-        return Installed(undo, latch, hot, before=stock)
+        return Installed(undo, latch, hot, before=stock, serves_for=("frspec", "draft_prescatter"))
 
     def prove(self, installed: Installed, parts: EngineParts | None, evidence: Evidence) -> Proof:
-        """Each draft's row equals the one that scorer and filter give at the state the chain had there."""
+        """Each draft is drawn at its own uniform from the row that scorer and filter give at the state the chain had
+        there, and the chain leaves its own rows in the cache and no other.
+        """
         import numpy as np
 
         from mtrun.kernels.rows import RowFilter
 
         assert parts is not None
-        filters = (RowFilter(1.0, 0.95, 20), RowFilter(0.7, 0.9, 0), RowFilter(0.0))
-        rng, worst = np.random.default_rng(0), 0.0
-        for probe in range(PROBES):
-            how = filters[probe % len(filters)]
-            error = _chain_error(parts, installed.hot, how, evidence.depth, rng)
-            if error is None:
-                return Proof(False, f"A chain under {how} drafts a token that its own row does not hold.")
-            worst = max(worst, error)
-        figures = {"max_error": worst, "probes": float(PROBES)}
+        filters = (RowFilter(1.0, 0.95, 20), RowFilter(0.7, 0.9, 0), RowFilter(1.3, 1.0, 5, 0.1), RowFilter(0.0))
+        rng, worst, probes = np.random.default_rng(0), 0.0, 0
+        for depth, how, _ in itertools.product(sorted({1, evidence.depth}), filters, range(ROUNDS)):
+            error, problem = _probe(parts, installed.hot, how, depth, rng)
+            if problem is not None:
+                return Proof(False, f"A chain of {depth} under {how} {problem}.")
+            worst, probes = max(worst, error), probes + 1
+        figures = {"max_error": worst, "probes": float(probes)}
         if not worst <= TOLERANCE:
             return Proof(False, f"Draft rows differ from step-by-step rows by {worst:.1e}.", figures)
         return Proof(True, f"Draft rows agree with step-by-step rows to {worst:.1e}.", figures)
 
 
-def _chain_error(parts: EngineParts, chain: Any, how: Any, depth: int, rng: Any) -> float | None:
-    """Largest difference between the chain's rows and the rows of the steps that lead to its tokens."""
+def _probe(parts: EngineParts, chain: Any, how: Any, depth: int, rng: Any) -> tuple[float, str | None]:
+    """Largest difference between the chain's rows and the rows of the steps that lead to its tokens; what is wrong."""
     import numpy as np
 
+    from mtrun.kernels.draft import draw_token
+
     head, trunk = parts.head, parts.trunk
-    pair = rng.normal(0.0, 1.0, (2, 1, 3, trunk.hidden_size)).astype(np.float32)
+    pairs = rng.normal(0.0, 1.0, (2, 1, PAIRS + 1, trunk.hidden_size)).astype(np.float32)
+    hidden, embedded = pairs[:, :, :PAIRS]
     caches = [head.new_caches(), head.new_caches()]
-    states = [head.forward(pair[0], pair[1], each, 0)[:, -1:] for each in caches]
-    drafted = chain(states[0][0, 0], caches[0], depth, how, rng.random(depth))
+    states = [head.forward(hidden, embedded, each, 0)[:, -1:] for each in caches]
+    uniforms = rng.random(depth)
+    drafted = chain(states[0][0, 0], caches[0], depth, how, uniforms)
     state, worst = states[1], 0.0
     for step, token in enumerate(drafted.tokens):
-        ours = _dense(drafted.rows[step : step + 1], trunk.vocab_size)
+        row = drafted.rows[step : step + 1]
+        if token != draw_token(row, uniforms[step : step + 1])[0]:
+            return worst, "drafts a token that its row does not hold at the uniform"
         wanted = _dense(parts.draft_rows(parts.draft_scorer(state[0]), how), trunk.vocab_size)
-        if not ours[token] > 0:
-            return None
-        worst = max(worst, float(np.max(np.abs(ours - wanted))))
+        worst = float(np.max([worst, np.max(np.abs(_dense(row, trunk.vocab_size) - wanted))]))  # NaN stays NaN
         if step + 1 < depth:
             state = head.forward(state, trunk.embed(np.array([[token]], dtype=np.int32)), caches[1], step + 1)
-    return worst
+    if len(drafted.tokens) != depth or any(cache.offset != PAIRS + depth - 1 for cache in caches[0]):
+        return worst, f"drafts {len(drafted.tokens)} and leaves {caches[0][0].offset - PAIRS} rows in the cache"
+    for cache in (*caches[0], *caches[1]):
+        cache.trim(depth - 1)
+    after = [head.forward(pairs[0][:, PAIRS:], pairs[1][:, PAIRS:], each, 0) for each in caches]
+    return worst, None if np.array_equal(*after) else "changes what the head has read"
 
 
 def _dense(rows: Any, vocab: int) -> Any:

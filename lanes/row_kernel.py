@@ -6,6 +6,7 @@ Rows that the Metal kernel does not serve (greedy, dense) go the way they went b
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -53,7 +54,9 @@ class RowKernel:
         return Installed(undo, latch, hot, before=stock)
 
     def prove(self, installed: Installed, parts: EngineParts | None, evidence: Evidence) -> Proof:
-        """The same ids and probabilities as the rows that were built before, on random logits of the real width."""
+        """The same ids and probabilities as the rows that were built before, on logits of the real width: random ones,
+        and ones with ties at the peak and at every boundary.
+        """
         import numpy as np
 
         from mtrun.kernels.arrays import of_module
@@ -61,19 +64,29 @@ class RowKernel:
 
         assert parts is not None
         assert installed.hot is not None
-        rng, worst = np.random.default_rng(0), 0.0
-        for how in (RowFilter(1.0, 0.95, 20), RowFilter(0.7, 0.9, 0), RowFilter(1.3, 1.0, 5, 0.1), RowFilter(0.0)):
-            logits = of_module(rng.normal(0.0, 3.0, (ROWS, parts.trunk.vocab_size)).astype(np.float32), parts.trunk.xp)
+        filters = (RowFilter(1.0, 0.95, 20), RowFilter(0.7, 0.9, 0), RowFilter(1.3, 1.0, 5, 0.1), RowFilter(0.0))
+        worst = 0.0
+        for how, tied in itertools.product(filters, (False, True)):
+            logits = of_module(_logits(parts.trunk.vocab_size, tied), parts.trunk.xp)
             ours, stock = installed.hot(logits, how), installed.before(logits, how)
             if (ours.ids is None) != (stock.ids is None):
                 return Proof(False, f"Rows under {how} have another layout.")
             if ours.ids is not None and not np.array_equal(np.array(ours.ids), np.array(stock.ids)):
                 return Proof(False, f"Rows under {how} hold other tokens.")
-            worst = max(worst, float(np.max(np.abs(np.array(ours.probs) - np.array(stock.probs)))))
+            errors = np.abs(np.array(ours.probs) - np.array(stock.probs))
+            worst = float(np.max([worst, np.max(errors)]))  # NaN stays NaN
         figures = {"max_error": worst}
         if not worst <= TOLERANCE:
             return Proof(False, f"Probabilities differ by {worst:.1e}.", figures)
         return Proof(True, f"Ids are equal and probabilities agree to {worst:.1e}.", figures)
+
+
+def _logits(vocab: int, tied: bool) -> Any:
+    """[ROWS, V] float32, rows apart by more than their width, as a forward's are."""
+    import numpy as np
+
+    logits = np.random.default_rng(0).normal(0.0, 3.0, (ROWS, vocab + 32)).astype(np.float32)
+    return (np.minimum(np.round(2 * logits) / 2, 6.0) if tied else logits)[:, :vocab]
 
 
 def _native(evidence: Evidence) -> Callable[[Any, Any], Any]:

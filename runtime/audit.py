@@ -12,7 +12,7 @@ from mtrun.runtime.verdicts import SCHEMA, State, Verdict
 
 # Times, counts, measurements, and sentences for people: what two honest audits of one set-up may differ in.
 VOLATILE = frozenset(
-    {"serving_since", "summary", "reason", "figures", "first_engaged_at", "engaged_count", "stand_asides"}
+    {"serving_since", "summary", "reason", "figures", "first_engaged_at", "engaged_count", "served_by", "stand_asides"}
 )
 FETCH_TIMEOUT = 10.0  # seconds
 FETCH_LIMIT = 4 * 2**20  # bytes; an audit has a few kilobytes
@@ -39,7 +39,11 @@ def diff(expected: Mapping[str, Any], actual: Mapping[str, Any]) -> list[str]:
 
 
 def require(verdicts: Iterable[Verdict], lanes: Iterable[str]) -> None:
-    """Raises AuditError unless each named lane is armed or engaged, ConfigurationError for a name that is no lane."""
+    """Raises AuditError unless each named lane is armed or engaged, ConfigurationError for a name that is no lane.
+
+    A lane whose work another lane's code does (`Verdict.served_by`) is armed, and meets the demand: it is in place and
+    proved, and serves as soon as the other steps aside.
+    """
     by_name = {verdict.lane: verdict for verdict in verdicts}
     demanded = list(dict.fromkeys(lanes))
     for name in demanded:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum, StrEnum
 from typing import Any, Protocol
 
-from mtrun.lanes.contract import Evidence, Exactness, Installed, LaneSpec, Proof
+from mtrun.lanes.contract import Evidence, Exactness, Installed, LaneSpec, Latch, Proof
 from mtrun.runtime.errors import LaneError, StampError
 
 SCHEMA = "mtrun.audit/1"
@@ -66,6 +66,7 @@ class Verdict:
     proof: Proof | None = None  # None: it never came to a proof
     first_engaged_at: float | None = None  # Unix time, seconds
     engaged_count: int = 0  # calls of the lane's hot code
+    served_by: str | None = None  # of an armed lane: the engaged one whose own code has done this one's work instead
     stand_asides: dict[str, int] = field(
         default_factory=dict
     )  # reason -> requests the armed lane left to the stock path
@@ -114,8 +115,7 @@ class VerdictRegistry:
         self._require_complete()
         with self._lock:
             for installed in self._installed.values():
-                _refresh(installed)
-                installed.latch.reset()
+                _refresh(installed).reset()
             for counter in self._stand_asides.values():
                 counter.clear()
             self._serving_since = time.time()
@@ -147,9 +147,9 @@ class VerdictRegistry:
         {schema, versions{mtrun, mlx, mlx-lm, python}, device{system, machine, device, threads}, pack{...PackEvidence},
         law{as given: name, rule, parameters, distribution_exact, where each came from}, serving_since, summary,
         lanes[{lane, state, code, reason, exactness, decided_by{source, text}, proof{ok, reason, figures} or null,
-        first_engaged_at, engaged_count, stand_asides{reason: count}}]}, lanes in catalogue order. Null means absent;
-        times are Unix seconds; a figure that is not finite is null. Fields may be added under the same schema number;
-        none changes its meaning or disappears.
+        first_engaged_at, engaged_count, served_by, stand_asides{reason: count}}]}, lanes in catalogue order. Null means
+        absent; times are Unix seconds; a figure that is not finite is null. Fields may be added under the same schema
+        number; none changes its meaning or disappears.
         """
         verdicts = self.verdicts()
         return {
@@ -181,14 +181,18 @@ class VerdictRegistry:
         installed = self._installed.get(lane)
         if installed is None:
             return verdict
-        _refresh(installed)
-        latch = installed.latch
-        return replace(
-            verdict,
-            state=State.ENGAGED if latch.count > 0 else State.ARMED,
-            first_engaged_at=latch.first,
-            engaged_count=latch.count,
-        )
+        latch = _refresh(installed)
+        if latch.count == 0:
+            return self._armed(verdict)
+        return replace(verdict, state=State.ENGAGED, first_engaged_at=latch.first, engaged_count=latch.count)
+
+    def _armed(self, verdict: Verdict) -> Verdict:
+        """The verdict of a lane whose code has not run; it stays armed, and says so where another does its work."""
+        for name, other in self._installed.items():
+            if verdict.lane in other.serves_for and _refresh(other).count > 0:
+                reason = f"{verdict.reason.rstrip('.')}; its work is done by {name}."
+                return replace(verdict, reason=reason, served_by=name)
+        return verdict
 
     def _unknown(self, lane: str) -> str:
         return f"there is no lane {lane}: name one of {', '.join(self._lanes)}"
@@ -222,9 +226,11 @@ def versions() -> dict[str, str | None]:
     return {**found, "python": platform.python_version()}
 
 
-def _refresh(installed: Installed) -> None:
+def _refresh(installed: Installed) -> Latch:
+    """The lane's latch as of now."""
     if installed.latch_reader is not None:
         installed.latch_reader(installed.latch)
+    return installed.latch
 
 
 def _device(evidence: Evidence) -> dict[str, Any]:
@@ -254,6 +260,7 @@ def _verdict_json(verdict: Verdict) -> dict[str, Any]:
         "proof": None if proof is None else {"ok": proof.ok, "reason": proof.reason, "figures": _figures(proof)},
         "first_engaged_at": verdict.first_engaged_at,
         "engaged_count": verdict.engaged_count,
+        "served_by": verdict.served_by,
         "stand_asides": dict(sorted(verdict.stand_asides.items())),
     }
 

@@ -109,7 +109,7 @@ class NativeEngine:
         return self.library.mtrun_engine_outputs(self.handle, index)
 
     def multiply(self, index: int, x: np.ndarray) -> np.ndarray:
-        """x [R, inputs] float32 times matrix `index` -> [R, padded outputs] float32. Raises ValueError for its width."""
+        """x [R, inputs] float32 times matrix `index` -> [R, padded outputs] float32. ValueError for its width."""
         if x.shape[1] != self.inputs[index]:
             raise ValueError(f"matrix {index} takes {self.inputs[index]} inputs, not {x.shape[1]}")
         x = np.ascontiguousarray(x, dtype=np.float32)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from ctypes import POINTER, c_char_p, c_double, c_float, c_int, c_long, c_size_t, c_void_p
+from ctypes import POINTER, c_char_p, c_double, c_float, c_int, c_int32, c_long, c_size_t, c_void_p
 from pathlib import Path
 
 LIBRARY_NAMES = ("libmtrun_native.so", "libmtrun_native.dylib")
@@ -59,6 +59,39 @@ class Filter(ctypes.Structure):
     _fields_ = (("temperature", c_float), ("top_p", c_float), ("min_p", c_float), ("top_k", c_int))
 
 
+class Cycle(ctypes.Structure):
+    """`struct Cycle` of judge.h: what a cycle is decided from."""
+
+    _fields_ = (
+        ("depth", c_int),
+        ("target_ids", c_void_p),
+        ("target_probs", c_void_p),
+        ("target_width", c_int),
+        ("draft_ids", c_void_p),
+        ("draft_probs", c_void_p),
+        ("draft_width", c_int),
+        ("drafts", c_void_p),
+        ("coins", c_void_p),
+        ("residual", c_double),
+        ("bonus", c_double),
+        ("law", c_int),
+        ("knob", c_double),
+        ("eps", c_double),
+    )
+
+
+class Decided(ctypes.Structure):
+    """`struct Decided` of judge.h: the outcome."""
+
+    _fields_ = (
+        ("kept", c_int32),
+        ("token", c_int32),
+        ("deferred", c_void_p),
+        ("divergence", c_void_p),
+        ("mass", c_void_p),
+    )
+
+
 _SIGNATURES = {
     "mtrun_native_isa": (c_char_p, (c_char_p,)),
     "mtrun_native_refuse": (c_char_p, (POINTER(Stored), c_int)),
@@ -99,6 +132,9 @@ _SIGNATURES = {
         c_int,
         (c_void_p, c_void_p, c_int, c_long, c_int, POINTER(Filter), c_int, c_void_p, c_void_p),
     ),
+    "mtrun_judge_new": (c_void_p, ()),
+    "mtrun_judge_free": (None, (c_void_p,)),
+    "mtrun_judge_decide": (None, (c_void_p, POINTER(Cycle), POINTER(Decided))),
     "mtrun_rows_draw": (c_int, (c_void_p, c_int, c_double)),
 }  # fmt: skip
 

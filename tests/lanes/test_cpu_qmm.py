@@ -11,7 +11,8 @@ from mtrun.kernels.native.library import NativeError
 from mtrun.kernels.native.mlx_primitive import extension
 from mtrun.kernels.native.mlx_primitive.matrices import PackedMatrix
 from mtrun.kernels.native.mlx_primitive.modules import PackedEmbedding, PackedLinear
-from mtrun.lanes.contract import Exactness
+from mtrun.lanes.catalogue import load
+from mtrun.lanes.contract import Decision, Exactness
 from mtrun.lanes.cpu_qmm import LANE, TOLERANCE
 from mtrun.runtime.arming import autoarm
 from mtrun.runtime.verdicts import DecidedBy, State, VerdictRegistry
@@ -72,9 +73,13 @@ def test_support_follows_from_the_evidence(tied, change, code):
 
 def test_it_is_never_armed_by_itself_and_never_beside_the_whole_step(tied):
     assert (LANE.auto, LANE.exactness) == (False, Exactness.ROUNDING)
-    assert LANE.excludes == ("cpu_layer",)
-    alone = {LANE.name: replace(LANE, excludes=())}
-    assert autoarm.choose(alone, evidence_of(tied))[LANE.name].code == "not_auto"
+    lanes = load()
+    pack = replace(evidence_of(tied).pack, native=Decision(True, "supported", "Every layer is known."))
+    seen = evidence_of(tied, native_library="/lib/native.so", native_isa="generic", pack=pack)
+    alone = autoarm.choose(lanes, seen)
+    assert (alone[LANE.name].code, alone["cpu_layer"].ok) == ("not_auto", True)
+    asked = autoarm.choose(lanes, seen, {LANE.name: (True, ASKED)})
+    assert (asked[LANE.name].ok, asked["cpu_layer"].code) == (True, "excludes")
 
 
 @needs_primitive

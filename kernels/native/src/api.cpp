@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "dispatch.h"
+#include "judge.h"
 #include "model.h"
 
 #define MTRUN_API extern "C" __attribute__((visibility("default")))
@@ -142,6 +143,10 @@ MTRUN_API int mtrun_rows_filter(RowFilter* rows, const float* logits, int count,
   return OK;
 }
 MTRUN_API int mtrun_rows_draw(const double* weights, int count, double uniform) { return draw(weights, count, uniform); }
+
+MTRUN_API Judge* mtrun_judge_new() { return new Judge; }
+MTRUN_API void mtrun_judge_free(Judge* judge) { delete judge; }
+MTRUN_API void mtrun_judge_decide(Judge* judge, const Cycle* cycle, Decided* out) { judge->decide(*cycle, *out); }
 
 MTRUN_API int mtrun_head_draft(Head* head, Kv* kv, RowFilter* rows, const float* state, int scorer,
                                const int32_t* vocabulary, int vocabulary_size, int depth, const Filter* filter,
