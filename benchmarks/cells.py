@@ -7,7 +7,11 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 
-SIDES: dict[str, tuple[str, ...]] = {"armed": ("lanes.cpu_blas=true",), "declined": ("lanes.cpu_blas=false",)}
+# Native forwards make no product that a BLAS could serve, so both sides forward through MLX.
+SIDES: dict[str, tuple[str, ...]] = {
+    side: (f"lanes.cpu_blas={wanted}", "lanes.cpu_layer=false")
+    for side, wanted in (("armed", "true"), ("declined", "false"))
+}
 WARM_UP = -1  # the round number of windows that only warm a process up
 
 

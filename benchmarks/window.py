@@ -76,18 +76,18 @@ def measure(generator: MtpGenerator, prompt: str, seed: int, tokens: int) -> dic
 
 def score(generator: MtpGenerator, prompt_ids: Sequence[int], ids: Sequence[int]) -> float:
     """Mean of -log p(token) in nats over `ids`, p the trunk's own row: temperature 1, no filter, no lane's cache."""
-    import mlx.core as mx
+    from mtrun.kernels.arrays import cast, logsumexp, pick
 
     assert generator.decoder is not None
     trunk = generator.decoder.parts.trunk
-    text = mx.array([[*prompt_ids, *ids[:-1]]], dtype=mx.int32)  # [1, P + n - 1]
+    xp = trunk.xp
+    text = xp.array([[*prompt_ids, *ids[:-1]]], dtype=xp.int32)  # [1, P + n - 1]
     hidden = trunk.forward(text, trunk.new_caches(), "none").hidden[0, len(prompt_ids) - 1 :]  # [n, H]
     total = 0.0
     for start in range(0, len(ids), SCORE_ROWS):
-        rows = trunk.project(hidden[start : start + SCORE_ROWS]).astype(mx.float32)  # [rows, V]
-        chosen = mx.array(list(ids[start : start + SCORE_ROWS]), dtype=mx.int32)[:, None]  # [rows, 1]
-        logp = mx.take_along_axis(rows, chosen, axis=-1)[:, 0] - mx.logsumexp(rows, axis=-1)  # [rows]
-        total -= float(mx.sum(logp))
+        rows = cast(trunk.project(hidden[start : start + SCORE_ROWS]), xp.float32)  # [rows, V]
+        chosen = xp.array(list(ids[start : start + SCORE_ROWS]), dtype=xp.int32)  # [rows]
+        total -= float(xp.sum(pick(rows, chosen) - logsumexp(rows)[:, 0]))
     return total / len(ids)
 
 

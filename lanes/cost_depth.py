@@ -8,11 +8,8 @@ emit one law where a draft was judged and another elsewhere.
 
 What repeats. Uniforms are a function of (seed, use, cycle), so another grouping into cycles spends other uniforms on
 the same place of a reply: the distribution is untouched, the sampled tokens differ, greedy replies are equal whatever
-the depths. A request with a seed of its own is decided from the costs frozen at arm time and from outcomes alone, so it
-repeats for as long as the engine lives; after a restart other costs may be measured and its tokens may then differ.
-A request without one is corrected by live times, and its reply says that the reported seed does not repeat it.
-
-Never armed by itself, for that reason: a lane that nobody asked for may not change what a seed says.
+the depths. So a request with a seed of its own keeps the configured depth and repeats, also after a restart; one
+without is decided from live times, and its reply says that the reported seed does not repeat it.
 """
 
 from __future__ import annotations
@@ -41,6 +38,7 @@ class CostLatch(Latch):
 
     costs: WidthCosts | None = None
     figures: dict[str, float] = field(default_factory=dict)  # the timings behind them, by name
+    live: bool = True  # times of served cycles correct the costs; a proof holds them still
 
 
 class CostPolicy:
@@ -66,12 +64,12 @@ class CostDepth:
     """The lane: replaces `parts.depth_policy`."""
 
     name: str = "cost_depth"
-    summary: str = "draft depth of every cycle from measured costs and recent keeps; never armed by itself"
+    summary: str = "draft depth of every cycle from measured costs and recent keeps; a seed keeps the configured depth"
     exactness: Exactness = Exactness.EXACT_LAW
     stage: Stage = Stage.ENGINE
     requires: tuple[str, ...] = ()
     excludes: tuple[str, ...] = ()
-    auto: bool = False  # a seed's tokens would depend on the machine's timings at start-up
+    auto: bool = True
 
     def supports(self, evidence: Evidence) -> Decision:
         if not evidence.pack.head.ok:
@@ -92,9 +90,11 @@ class CostDepth:
         stock, latch = parts.depth_policy, CostLatch()
         latch.costs, latch.figures = measure(parts, evidence.depth)
 
-        def hot(depth: int, seeded: bool) -> CostPolicy:
+        def hot(depth: int, seeded: bool) -> Any:
+            if seeded:
+                return stock(depth, seeded)
             assert latch.costs is not None
-            return CostPolicy(DepthChooser(latch.costs, depth, not seeded), not seeded, latch)
+            return CostPolicy(DepthChooser(latch.costs, depth, latch.live), latch.live, latch)
 
         def undo() -> None:
             parts.depth_policy = stock
@@ -104,7 +104,7 @@ class CostDepth:
 
     def prove(self, installed: Installed, parts: EngineParts | None, evidence: Evidence) -> Proof:
         """The policy that serves, on the measured costs and on two made-up machines: it never falls behind plain
-        decoding by more than the bound, returns to drafts that are kept again, and repeats itself under a seed."""
+        decoding by more than the bound, returns to drafts that are kept again, and follows from outcomes alone."""
         assert parts is not None
         latch = installed.latch
         assert isinstance(latch, CostLatch)
@@ -112,13 +112,14 @@ class CostDepth:
         assert measured is not None
         if not all(0 < seconds < float("inf") for name, seconds in figures.items() if name != "read_seconds"):
             return Proof(False, "A cycle's time could not be measured.", figures)
+        latch.live = False
         try:
             for relative in (None, STEEP, FLAT):
                 latch.costs = measured if relative is None else _made_up(relative, evidence.depth)
                 if (found := _fault(parts.depth_policy, latch.costs, evidence.depth, measured)) is not None:
                     return Proof(False, found, figures)
         finally:
-            latch.costs = measured
+            latch.costs, latch.live = measured, True
         widest = measured.drafted["head"][-1] / measured.plain
         reason = f"The loss stays in its bound; a cycle of the deepest drafts takes {widest:.2f} plain cycles."
         return Proof(True, reason, figures)
@@ -213,18 +214,18 @@ def _fault(policy: Any, costs: WidthCosts, depth: int, measured: WidthCosts) -> 
         "late drafts": lambda cycle, i: cycle >= turn,
     }
     for name, keeps in replies.items():
-        depths, tokens, spent = _simulated(policy(depth, True), costs, depth, keeps)
+        depths, tokens, spent = _simulated(policy(depth, False), costs, depth, keeps)
         if not all(s <= (1 + EARN) * t + LOAN + 1e-9 for t, s in zip(tokens, spent, strict=True)):
             return f"Where {name} is kept the loss leaves its bound."
-        if _simulated(policy(depth, True), costs, depth, keeps)[0] != depths:
-            return f"Where {name} is kept the same reply got other depths under a seed."
+        if _simulated(policy(depth, False), costs, depth, keeps)[0] != depths:
+            return f"Where {name} is kept the same reply got other depths from the same costs."
     if costs is measured:
         return None  # what follows would depend on the machine
     gain = max((d + 1) / (seconds / costs.plain) for d, seconds in enumerate(costs.drafted["head"], start=1))
-    late = _simulated(policy(depth, True), costs, depth, replies["late drafts"])[0]
+    late = _simulated(policy(depth, False), costs, depth, replies["late drafts"])[0]
     if gain > 1.2 and not any(late[-turn:]):
         return "Drafts that are kept again were not taken up again."
-    always, tokens, spent = _simulated(policy(depth, True), costs, depth, lambda cycle, i: True)
+    always, tokens, spent = _simulated(policy(depth, False), costs, depth, lambda cycle, i: True)
     if gain > 1.2 and tokens[-1] / spent[-1] < 1 + (gain - 1) / 2:
         return f"Where every draft is kept the depths ({max(always)} at most) leave most of the gain."
     return None

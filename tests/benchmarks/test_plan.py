@@ -79,4 +79,5 @@ def test_warm_up_runs_each_cell_once_outside_of_the_plan() -> None:
 
 def test_a_plan_survives_its_receipt() -> None:
     assert Plan.of_json(PLAN.to_json()) == PLAN
-    assert PLAN.words("declined", CELLS[0]) == (*CELLS[0].overrides, "lanes.cpu_blas=false", "pack=./x")
+    side = ("lanes.cpu_blas=false", "lanes.cpu_layer=false")
+    assert PLAN.words("declined", CELLS[0]) == (*CELLS[0].overrides, *side, "pack=./x")

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from mtrun.kernels.depth_choice import WidthCosts
@@ -47,8 +46,12 @@ def parts(built):
 def armed(parts, costs=CHEAP, depth=3):
     """The lane with made-up costs, so that depths do not depend on the machine that runs the tests."""
     installed = install(parts, "cost_depth", depth=depth)["cost_depth"]
-    installed.latch.costs = costs
+    installed.latch.costs, installed.latch.live = costs, False
     return installed
+
+
+def follow_the_clock(installed):
+    installed.latch.live = True
 
 
 def reply(parts, depth=3, **asked):
@@ -73,7 +76,7 @@ def test_it_declines_with_its_reason(parts, code, evidence):
 
 def test_it_applies_where_there_is_a_head_and_a_depth(parts):
     assert LANE.supports(tiny_evidence(parts)).code == "supported"
-    assert not LANE.auto
+    assert LANE.auto
 
 
 def test_undo_restores_the_very_objects(parts):
@@ -184,16 +187,16 @@ def test_good_drafts_are_drafted_deep_and_bad_ones_hardly_at_all(built):
     good, bad = with_drafter(built, perfect(PROMPT, plain)), with_drafter(built, adversarial(PROMPT, plain, 24))
     for parts in (good, bad):
         armed(parts)
-    counts = reply(good, temperature=0.0, max_tokens=300)[1].counts
+    counts = reply(good, temperature=0.0, max_tokens=300, seed=None)[1].counts
     assert counts.cycles_by_depth[2] > 0.8 * counts.verify_calls
-    counts = reply(bad, temperature=0.0, max_tokens=300)[1].counts
+    counts = reply(bad, temperature=0.0, max_tokens=300, seed=None)[1].counts
     assert counts.cycles < 0.25 * counts.verify_calls
     assert sum(counts.cycles_by_depth) == counts.cycles
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("lanes", [(), ("context_copy", "block_verify")], ids=["head", "copies and blocks"])
-def test_the_targets_joint_is_emitted_whatever_the_depths(lanes):
+def test_the_targets_joint_is_emitted_whatever_the_depths(lanes, monkeypatch):
     """Drafts so dear and so middling that every depth is chosen; triples at fixed places, given their first token."""
     target, draft = tables(3, seed=4)
     parts = table_parts(target, draft)
@@ -202,7 +205,9 @@ def test_the_targets_joint_is_emitted_whatever_the_depths(lanes):
     loop, length = decoder(parts, 2, context=90), 45
     seen, depths = [], set()
     for seed in range(350):
-        made = events(loop, request((0, 1, 2, 0, 1), max_tokens=length, seed=seed))
+        # A request without a seed, so that depths are chosen; what it draws is fixed all the same.
+        monkeypatch.setattr("mtrun.runtime.decode.decoder.fresh_seed", lambda seed=seed: seed)
+        made = events(loop, request((0, 1, 2, 0, 1), max_tokens=length, seed=None))
         reply, counts = tokens(made), finished(made).counts
         seen += [tuple(reply[at : at + 3]) for at in range(0, length, 3)]
         depths |= {i + 1 for i, n in enumerate(counts.cycles_by_depth) if n}
@@ -215,20 +220,18 @@ def test_the_targets_joint_is_emitted_whatever_the_depths(lanes):
         assert p_value(mine, {(first, *path): mass for path, mass in rows.items()}) > DELTA
 
 
-def test_a_seed_of_its_own_repeats_whatever_the_clock_says(parts, monkeypatch):
-    armed(parts)
-    replies = []
-    for pace in (1.0, 50.0):
-        ticks = iter(np.cumsum(np.random.default_rng(int(pace)).random(10**5) * pace))
-        monkeypatch.setattr("mtrun.runtime.decode.decoder.time.perf_counter", lambda ticks=ticks: float(next(ticks)))
-        replies.append(reply(parts, max_tokens=100, seed=3))
-    assert replies[0][0] == replies[1][0]
-    assert replies[0][1].counts.cycles_by_depth == replies[1][1].counts.cycles_by_depth
-    assert LIVE_NOTE not in replies[0][1].notes
+def test_a_seed_of_its_own_keeps_the_configured_depth(parts):
+    stock, lane = replace(parts), parts
+    installed = armed(lane, WidthCosts(1.0, {"head": (9.0, 9.0, 9.0), "copied": (9.0, 9.0, 9.0)}))
+    follow_the_clock(installed)
+    (said, end), (wanted, _) = reply(lane, max_tokens=100, seed=3), reply(stock, max_tokens=100, seed=3)
+    assert said == wanted
+    assert end.counts.cycles == end.counts.verify_calls
+    assert LIVE_NOTE not in end.notes
 
 
 def test_a_request_without_a_seed_follows_the_clock_and_says_so(parts, monkeypatch):
-    armed(parts)
+    follow_the_clock(armed(parts))
     seconds = {0: 1.0, 1: 30.0, 2: 60.0, 3: 90.0}
     clock = [0.0]
     monkeypatch.setattr("mtrun.runtime.decode.decoder.time.perf_counter", lambda: clock[0])
@@ -263,7 +266,7 @@ def test_the_plain_path_runs_no_head(parts):
     parts.head = Counting()
     loop = decoder(parts, 3)
     session = loop.session(request(PROMPT), 3)
-    policy = loop._policy(request(PROMPT), 3)
+    policy = loop._policy(request(PROMPT, seed=None), 3)
     list(loop._prefill(session, tuple(PROMPT)))
     for _ in range(200):
         loop._cycle(session, policy, 3)
@@ -277,9 +280,9 @@ def test_the_plain_path_runs_no_head(parts):
 
 def test_latches_stand_still_where_nothing_is_drafted(parts):
     installed = armed(parts)
-    reply(parts, max_tokens=8, depth=0)
+    reply(parts, max_tokens=8, depth=0, seed=None)
     assert installed.latch.count == 0
-    reply(parts, max_tokens=8)
+    reply(parts, max_tokens=8, seed=None)
     assert installed.latch.count > 0
 
 

@@ -1,6 +1,10 @@
-"""Every engine lane: when it applies, that it leaves no trace, that its proof can fail, and what engages it."""
+"""Every engine lane: when it applies, that it leaves no trace, that its proof can fail, and what engages it.
+
+Lanes with conditions of their own (a native library, a policy of depths) have the same tests in files of their own.
+"""
 
 from dataclasses import replace
+from pathlib import Path
 
 import mlx.core as mx
 import pytest
@@ -23,6 +27,18 @@ SEAM = {
     "kv_q8": "cache_factory",
     "batched_target_rows": "verify",
 }
+ELSEWHERE = {
+    "cpu_layer": "test_native_lanes.py",  # these six need the native library and packs that it serves
+    "cpu_int8": "test_native_lanes.py",
+    "cpu_head_q4": "test_native_lanes.py",
+    "draft_chain": "test_native_lanes.py",
+    "row_kernel": "test_native_lanes.py",
+    "judge_kernel": "test_native_lanes.py",
+    "cpu_qmm": "test_cpu_qmm.py",  # replaces modules inside the trunk and the head, needs the MLX primitive
+    "fixed_verify": "test_fixed_verify.py",  # counts the traces of a compiled graph
+    "cost_depth": "test_cost_depth.py",  # keeps what it measured between requests
+    "context_copy": "test_context_copy.py",  # drafts without a head, so nothing here would engage it
+}
 DEPTHS = (1, 3, 5)
 
 
@@ -42,7 +58,10 @@ def prove(parts, name, installed, **evidence):
 
 
 def test_this_file_knows_every_engine_lane():
-    assert LANES.keys() == SEAM.keys()
+    assert LANES.keys() == SEAM.keys() | ELSEWHERE.keys()
+    assert not SEAM.keys() & ELSEWHERE.keys()
+    for name, file in ELSEWHERE.items():
+        assert name in (Path(__file__).parent / file).read_text(), f"{file} says nothing of {name}"
 
 
 NO_HEAD = Decision(False, "absent", "The pack has no head.")

@@ -17,11 +17,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mtrun.kernels.native.engine import Activation, Entry, NativeEngine, StoredMatrix
+from mtrun.kernels.native.library import NativeError
 from support.native_packs import Triple, centred_triple, random_dense, random_triple, same_bits, triple
 
 UNIT = 2.0**-24
 TOP = {Activation.WIDE: np.float32(32767), Activation.INT8: np.float32(127)}
 SPAN = 32  # activations that share a step (kernels.h)
+NOTHING = np.float32(1e-30)  # a span whose peak does not exceed it counts as zeros
 ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 64, 65)
 SHAPES = ((128, 1), (384, 33), (1152, 70))  # inputs, outputs
 FLOATS = ("float32", "float16", "bfloat16")
@@ -38,13 +40,17 @@ def activations(rows: int, inputs: int, seed: int = 1) -> np.ndarray:
 
 
 def rounded(x: np.ndarray, top: np.float32) -> tuple[np.ndarray, np.ndarray]:
-    """x [R, K] -> integers [R, K] and their steps [R, K] in float64, rounded as the library says it rounds."""
+    """x [R, K] -> integers [R, K] and their steps [R, K] in float64, rounded as the library says it rounds.
+
+    The step of a span of next to nothing is twice its peak: half of that bounds what is lost.
+    """
     missing = -x.shape[1] % SPAN  # the last span may be a shorter one
     spans = np.pad(x, ((0, 0), (0, missing))).reshape(len(x), -1, SPAN)
     peak = np.abs(spans).max(axis=-1, keepdims=True)
-    inverse = np.divide(top, peak, out=np.zeros_like(peak), where=peak > 0)
+    inverse = np.divide(top, peak, out=np.zeros_like(peak), where=peak > NOTHING)
     integers = np.rint(spans * inverse)  # half to even
-    flat = [each.reshape(len(x), -1)[:, : x.shape[1]] for each in (integers, (peak / top).repeat(SPAN, axis=-1))]
+    steps = np.where(peak > NOTHING, peak / top, 2 * peak).repeat(SPAN, axis=-1)
+    flat = [each.reshape(len(x), -1)[:, : x.shape[1]] for each in (integers, steps)]
     return flat[0].astype(np.float64), flat[1].astype(np.float64)
 
 
@@ -230,6 +236,75 @@ def test_a_group_of_equal_weights_keeps_them_in_four_bits():
     equal = Entry(StoredMatrix(np.full((1, 64), 0.3, np.float32)), four_bits=True)
     engine = NativeEngine("generic", 1, Activation.WIDE, [equal])
     assert set(engine.row(0, 0, 64).tolist()) == {float(np.float32(0.3))}
+
+
+def test_four_bits_take_inputs_in_whole_groups():
+    stored, _ = random_dense(33, 40, "float32")
+    with pytest.raises(NativeError, match="33 x 40 cannot be packed: .* groups of 32"):
+        NativeEngine("generic", 1, Activation.WIDE, [Entry(stored, four_bits=True)])
+    assert NativeEngine("generic", 1, Activation.WIDE, [Entry(stored)]).outputs(0) == 64
+
+
+@pytest.mark.parametrize("rows", [[], [-1], [3, 70], [2**31 - 1]])
+@pytest.mark.parametrize("bits", [0, 4])
+def test_rows_that_a_matrix_lacks_are_refused(bits, rows):
+    stored = random_triple(70, 64, 4, 32).stored if bits else random_dense(70, 64, "float16")[0]
+    with pytest.raises(NativeError, match="some of the 70"):
+        NativeEngine("generic", 1, Activation.WIDE, [Entry(stored, np.array(rows, dtype=np.int32))])
+
+
+@pytest.mark.parametrize("width", [0, 63, 65, 128])
+def test_activations_of_another_width_are_refused(width):
+    engine = NativeEngine("generic", 1, Activation.WIDE, [Entry(random_triple(70, 64, 8, 64).stored)])
+    with pytest.raises(ValueError, match=f"takes 64 inputs, not {width}"):
+        engine.multiply(0, np.ones((2, width), dtype=np.float32))
+
+
+@pytest.mark.parametrize("activation", Activation)
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("bits", [4, 8])
+def test_what_is_not_finite_makes_every_product_of_its_row_nan(isa, bits, value, activation):
+    """At the first place of a vector and at its last; the rows beside it keep their bits."""
+    engine = NativeEngine(isa, 1, activation, [Entry(random_triple(70, 128, bits, 64).stored)])
+    plain = activations(5, 128)
+    x = plain.copy()
+    x[1, 64], x[3, 127] = value, value
+    expected, y = engine.multiply(0, plain), engine.multiply(0, x)
+    assert np.isnan(y[[1, 3], :70]).all()
+    assert same_bits(y[[0, 2, 4]], expected[[0, 2, 4]])
+
+
+@pytest.mark.parametrize("floats", FLOATS)
+def test_nan_passes_through_dense_weights(isa, floats):
+    engine = NativeEngine(isa, 1, Activation.WIDE, [Entry(random_dense(33, 40, floats)[0])])
+    x = np.ones((2, 40), dtype=np.float32)
+    x[1, 39] = np.nan
+    assert np.isnan(engine.multiply(0, x)[:, :33]).all(axis=1).tolist() == [False, True]
+
+
+@pytest.mark.parametrize("activation", Activation)
+@pytest.mark.parametrize("peak", [1e-30, 1e-36, 1e-38, 1e-45])
+def test_next_to_nothing_counts_as_zeros(isa, peak, activation):
+    """The inverse of such a peak would overflow; a span beside it keeps its products."""
+    matrix = random_triple(70, 64, 8, 32)
+    engine = NativeEngine(isa, 1, activation, [Entry(matrix.stored)])
+    x = np.full((2, 64), peak, dtype=np.float32)
+    x[1, 32:] = activations(1, 64)[0, 32:]
+    none = x.copy()
+    none[:, :32] = 0
+    y = engine.multiply(0, x)
+    assert not y[0].any()
+    assert same_bits(y[1], engine.multiply(0, none)[1])
+    check_product(y, x, matrix, activation)
+
+
+@pytest.mark.parametrize("activation", Activation)
+def test_a_little_more_than_nothing_counts(isa, activation):
+    matrix = random_triple(70, 64, 8, 32)
+    x = np.full((1, 64), 1.001e-30, dtype=np.float32)
+    y = NativeEngine(isa, 1, activation, [Entry(matrix.stored)]).multiply(0, x)
+    check_product(y, x, matrix, activation)
+    assert y[0, :70].all()
 
 
 MAGNITUDES = st.sampled_from([0.0, 1e-30, 1e-20, 1e-3, 1.0, 1e4, 1e20, 1e30])

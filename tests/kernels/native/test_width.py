@@ -66,6 +66,17 @@ def test_products_have_the_bits_of_one_thread(isas, threads):
             assert all(map(same_bits, many, products(isas[-1], activation, 1, rows)))
 
 
+def test_an_engine_can_be_told_other_threads_and_activations(isas):
+    """Its products then have the bits of an engine made so."""
+    engine = NativeEngine(isas[-1], 1, Activation.WIDE, [Entry(each) for each in matrices().values()])
+    for activation, threads in ((Activation.INT8, 3), (Activation.WIDE, 2), (Activation.INT8, 1)):
+        engine.set_activation(activation)
+        engine.set_threads(threads)
+        ours = [engine.multiply(i, rows_of(5, INPUTS)) for i in range(len(matrices()))]
+        assert all(map(same_bits, ours, products(isas[-1], activation, 1, 5)))
+    assert not all(map(same_bits, ours, products(isas[-1], Activation.WIDE, 1, 5)))
+
+
 @cache
 def model(kind: str) -> TinyModel:
     """A dense model whose widths divide by nothing, and a quantised one wide enough to wake the threads."""
