@@ -25,8 +25,8 @@ Propose = Callable[[list[int], int], list[int]]  # (tokens committed so far, dep
 class PointDrafter:
     """Point-mass drafts by a function of the committed reply. Implements `runtime.decode.draft.Drafter`."""
 
-    def __init__(self, propose: Propose, prompt: int) -> None:
-        self.propose, self.skip, self.text = propose, prompt - 1, []
+    def __init__(self, propose: Propose, prompt: int, xp: Any) -> None:
+        self.propose, self.skip, self.text, self.xp = propose, prompt - 1, [], xp
         self.source, self.max_depth = "head", 8
 
     def observe(self, pairs: Any) -> None:
@@ -36,13 +36,9 @@ class PointDrafter:
         pass
 
     def draft(self, depth: int, how: Any, adjust: Any, uniforms: Any) -> Any:
-        import mlx.core as mx
+        from mtrun.kernels.draft import point_masses
 
-        from mtrun.kernels.rows import Rows, accumulator
-        from mtrun.runtime.decode.draft import Drafted
-
-        ids = mx.array(self.propose(self.text[self.skip :], depth), dtype=mx.int32)
-        return Drafted(ids, Rows(ids[:, None], mx.ones((depth, 1), dtype=accumulator())))
+        return point_masses(self.propose(self.text[self.skip :], depth), self.xp, "head")
 
 
 @dataclass(frozen=True)
@@ -63,7 +59,7 @@ def decode(generator: Any, prompt: Sequence[int], count: int, depth: int, propos
     decoder: Decoder = generator.decoder
     if propose is not None:
         parts = replace(decoder.parts)
-        parts.drafter = lambda: PointDrafter(propose, len(prompt))  # type: ignore[method-assign]
+        parts.drafter = lambda: PointDrafter(propose, len(prompt), parts.trunk.xp)  # type: ignore[method-assign]
         decoder = Decoder(parts, decoder.settings, generator.prepared.tokenizer.stream)
     tokens: list[int] = []
     for event in decoder.run(request, lambda: False):

@@ -122,6 +122,20 @@ def session() -> dict[str, Any]:
     }
 
 
+def verdicts_of(registry: Any) -> list[dict[str, Any]]:
+    """A registry's verdicts as JSON: lane, state, reason, who decided, and the figures of its proof."""
+    return [
+        {
+            "lane": verdict.lane,
+            "state": verdict.state.value,
+            "reason": verdict.reason,
+            "decided_by": verdict.decided_by.source,
+            "figures": None if verdict.proof is None else dict(verdict.proof.figures),
+        }
+        for verdict in registry.verdicts()
+    ]
+
+
 def load() -> list[float] | None:
     """Load averages over 1, 5 and 15 minutes, None where the system has none."""
     return list(os.getloadavg()) if hasattr(os, "getloadavg") else None

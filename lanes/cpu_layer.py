@@ -74,7 +74,7 @@ class CpuLayer:
         return Installed(undo, latch, model.trunk.forward, before=before, serves_for=("cpu_blas",))
 
     def prove(self, installed: Installed, parts: EngineParts | None, evidence: Evidence) -> Proof:
-        """Each seam near MLX's on random tokens; rows the same bits at every width and after a roll-back, on threads too."""
+        """Each seam near MLX's on random tokens; rows of the same bits at every width, trimmed and on threads."""
         assert parts is not None
         trunk, depth = parts.trunk, max(evidence.depth, 1)
         ids, figures = _probe_ids(trunk), _arena_figures(trunk.engine)
@@ -94,6 +94,10 @@ class CpuLayer:
             f"{evidence.native_isa} kernels on {int(figures['threads'])} of {evidence.threads} threads: rows within "
             f"KL {figures['max_kl']:.1e} of MLX's and the same bits at every width."
         )
+        # What MLX would need to take over again is read from the pack when it does.
+        release = getattr(installed.before.trunk, "release", None)
+        if release is not None:
+            release()
         return Proof(True, reason, figures)
 
 

@@ -66,7 +66,7 @@ class DraftChain:
         from mtrun.kernels.rows import RowFilter
 
         assert parts is not None
-        filters = (RowFilter(1.0, 0.95, 20), RowFilter(0.7, 0.9, 0), RowFilter(1.3, 1.0, 5, 0.1), RowFilter(0.0))
+        filters = (RowFilter(1.0, 0.95, 20), RowFilter(0.7, 0.9, 0), RowFilter(1.3, 1.0, 50, 0.1), RowFilter(0.0))
         rng, worst, probes = np.random.default_rng(0), 0.0, 0
         for depth, how, _ in itertools.product(sorted({1, evidence.depth}), filters, range(ROUNDS)):
             error, problem = _probe(parts, installed.hot, how, depth, rng)

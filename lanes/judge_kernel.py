@@ -56,7 +56,7 @@ class JudgeKernel:
             parts.verify = stock
 
         parts.verify = hot
-        return Installed(undo, latch, hot, before=stock)
+        return Installed(undo, latch, hot, before=stock, serves_for=("batched_target_rows",))
 
     def prove(self, installed: Installed, parts: EngineParts | None, evidence: Evidence) -> Proof:
         """The same kept count, token and decisions as the verifier it replaced, on random rows of the real width."""

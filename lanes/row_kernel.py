@@ -64,7 +64,7 @@ class RowKernel:
 
         assert parts is not None
         assert installed.hot is not None
-        filters = (RowFilter(1.0, 0.95, 20), RowFilter(0.7, 0.9, 0), RowFilter(1.3, 1.0, 5, 0.1), RowFilter(0.0))
+        filters = (RowFilter(1.0, 0.95, 20), RowFilter(0.7, 0.9, 0), RowFilter(1.3, 1.0, 50, 0.1), RowFilter(0.0))
         worst = 0.0
         for how, tied in itertools.product(filters, (False, True)):
             logits = of_module(_logits(parts.trunk.vocab_size, tied), parts.trunk.xp)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from dataclasses import dataclass
 from typing import Any
 
@@ -74,3 +75,10 @@ def usage(limit: int | None) -> dict[str, int | None]:
         "mlx_peak_bytes": mx.get_peak_memory(),
         "limit_bytes": limit,
     }
+
+
+def give_back() -> None:
+    """Hands freed memory back to the system, where the C library keeps it for itself (glibc)."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(ctypes.c_size_t(0))

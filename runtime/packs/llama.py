@@ -12,6 +12,7 @@ from mlx_lm.models import llama
 from mlx_lm.models.cache import make_prompt_cache
 
 from mtrun.runtime.errors import PackError
+from mtrun.runtime.memory import give_back
 from mtrun.runtime.packs.contract import Caches, Loaded, TrunkOut
 from mtrun.runtime.packs.head import MtpHead
 from mtrun.runtime.packs.reader import DRAFT_IDS, PackDescription
@@ -55,20 +56,41 @@ class LlamaTrunk:
         self.vocab_size = self.args.vocab_size
         self.context_limit = self.args.max_position_embeddings or DEFAULT_CONTEXT
         self.stored: Stored = lambda: parameters(self.model)
+        self.reload: Stored | None = None  # reads the dense weights again; None = they cannot be let go
+        self._released = False
 
     def load(self, weights: Mapping[str, mx.array]) -> None:
         """Takes exactly the model's own parameters; evaluation stays with the caller's thread."""
-        self.model.load_weights(list(weights.items()), strict=True)
+        # Strict compares shapes with what is there, which is nothing after a release: the reader has compared them.
+        self.model.load_weights(list(weights.items()), strict=not self._released)
         self.model.eval()
         mx.eval(self.model.parameters())
+
+    def release(self) -> None:
+        """Lets go of the weights, where they can be read again: another path serves. The next use brings them back."""
+        if self.reload is None or self._released:
+            return
+        empty = {name: mx.zeros((0,)) for name in parameters(self.model)}
+        self.model.load_weights(list(empty.items()), strict=False)
+        self._released = True
+        mx.clear_cache()
+        give_back()
+
+    def _ready(self) -> None:
+        if self._released:
+            assert self.reload is not None
+            self.load(self.reload())
+            self._released = False
 
     def new_caches(self) -> Caches:
         return make_prompt_cache(self.model)
 
     def embed(self, ids: mx.array) -> mx.array:
+        self._ready()
         return self.model.model.embed_tokens(ids)
 
     def forward(self, ids: mx.array, caches: Caches, logits: Literal["all", "last", "none"]) -> TrunkOut:
+        self._ready()
         hidden = self.model.model(ids, cache=caches)
         if logits == "none":
             return TrunkOut(hidden, None)
@@ -76,11 +98,13 @@ class LlamaTrunk:
         return TrunkOut(hidden, self.project(rows))
 
     def project(self, hidden: mx.array) -> mx.array:
+        self._ready()
         if self.args.tie_word_embeddings:
             return self.model.model.embed_tokens.as_linear(hidden)
         return self.model.lm_head(hidden)
 
     def projection_rows(self, ids: mx.array) -> mx.array:
+        self._ready()
         table = self.model.model.embed_tokens if self.args.tie_word_embeddings else self.model.lm_head
         return table.weight[ids]
 
@@ -98,7 +122,8 @@ def load(description: PackDescription) -> Loaded:
     def leftover(name: str) -> bool:
         return name.endswith("rotary_emb.inv_freq") or (tied and name.startswith("lm_head."))
 
-    trunk.load(load_trunk_weights(description, shapes, ignore=leftover))
+    trunk.reload = lambda: load_trunk_weights(description, shapes, ignore=leftover)
+    trunk.load(trunk.reload())
     trunk.stored = lambda: load_trunk_weights(description, shapes, dequantize=False, ignore=leftover)
     if not description.head.ok:
         return Loaded(trunk, None, None)

@@ -2,6 +2,7 @@ import copy
 import http.server
 import json
 import threading
+from dataclasses import replace
 
 import pytest
 
@@ -55,6 +56,7 @@ def test_an_audit_agrees_with_itself():
         (("summary",), "other"),
         (("lanes", 0, "first_engaged_at"), 2.5),
         (("lanes", 0, "engaged_count"), 9),
+        (("lanes", 0, "served_by"), "b"),
         (("lanes", 0, "stand_asides"), {"penalties": 2}),
         (("lanes", 0, "proof", "figures"), {"gflops": 40.0}),
         (("lanes", 0, "proof", "reason"), "40 GFLOP/s"),
@@ -123,6 +125,11 @@ VERDICTS = [verdict("kv_q8", State.DECLINED), verdict("frspec", State.ARMED), ve
 def test_armed_and_engaged_lanes_meet_a_requirement():
     audit.require(VERDICTS, ["frspec", "cpu_blas", "frspec"])
     audit.require(VERDICTS, [])
+
+
+def test_a_lane_whose_work_another_does_meets_a_requirement():
+    served = replace(verdict("frspec", State.ARMED), served_by="draft_chain")
+    audit.require([served, verdict("draft_chain", State.ENGAGED)], ["frspec"])
 
 
 def test_a_declined_lane_fails_a_requirement_with_its_reason():

@@ -95,6 +95,55 @@ def test_serving_again_forgets_what_served_before(complete, latch):
     assert (verdict.state, verdict.engaged_count, verdict.stand_asides) == (State.ARMED, 0, {})
 
 
+@pytest.fixture
+def stands_in(registry, latch):
+    """`a` does the work of `b`; both are armed, and `c` is declined."""
+    registry.arm("a", Installed(lambda: None, latch, serves_for=("b", "c")), PROOF, AUTO)
+    own = Latch()
+    registry.arm("b", Installed(lambda: None, own), Proof(True, "Parity holds."), AUTO)
+    registry.decline("c", "shape", "The shapes are odd.", AUTO)
+    return own
+
+
+def test_a_lane_whose_work_another_does_stays_armed_and_names_it(registry, stands_in, latch):
+    assert registry.so_far("b").served_by is None
+    registry.start_serving()
+    assert registry.verdict("b").served_by is None
+    latch.hit()
+    served = registry.verdict("b")
+    assert (served.state, served.engaged_count, served.served_by) == (State.ARMED, 0, "a")
+    assert served.reason == "Parity holds; its work is done by a."
+    assert "its work is done by a." in table(registry.verdicts(), 120)
+    assert registry.verdict("a").served_by is None
+    declined = registry.verdict("c")
+    assert (declined.reason, declined.served_by) == ("The shapes are odd.", None)
+
+
+def test_a_lane_that_ran_itself_is_engaged_whoever_else_does_its_work(registry, stands_in, latch):
+    registry.start_serving()
+    latch.hit()
+    stands_in.hit()
+    verdict = registry.verdict("b")
+    assert (verdict.state, verdict.served_by, verdict.reason) == (State.ENGAGED, None, "Parity holds.")
+    registry.start_serving()
+    assert (registry.verdict("b").state, registry.verdict("b").served_by) == (State.ARMED, None)
+
+
+def test_a_native_counter_of_the_other_lane_is_read_too(registry):
+    moved = [0]
+
+    def read(latch):
+        latch.count, moved[0] = latch.count + moved[0], 0
+
+    registry.arm("a", Installed(lambda: None, Latch(), latch_reader=read, serves_for=("b",)), PROOF, AUTO)
+    registry.arm("b", Installed(lambda: None, Latch()), PROOF, AUTO)
+    registry.decline("c", "shape", "odd", AUTO)
+    registry.start_serving()
+    assert registry.verdict("b").served_by is None
+    moved[0] = 2
+    assert registry.verdict("b").served_by == "a"
+
+
 def test_a_native_counter_is_read_when_asked(registry):
     moved = [5]
 
@@ -152,6 +201,7 @@ def test_the_audit_keeps_its_schema(complete, evidence):
             "proof": {"ok": True, "reason": "parity holds", "figures": {"gflops": 42.5, "worst": None}},
             "first_engaged_at": None,
             "engaged_count": 0,
+            "served_by": None,
             "stand_asides": {},
         },
         {
@@ -164,6 +214,7 @@ def test_the_audit_keeps_its_schema(complete, evidence):
             "proof": None,
             "first_engaged_at": None,
             "engaged_count": 0,
+            "served_by": None,
             "stand_asides": {},
         },
         {
@@ -176,6 +227,7 @@ def test_the_audit_keeps_its_schema(complete, evidence):
             "proof": {"ok": False, "reason": "rows differ", "figures": {}},
             "first_engaged_at": None,
             "engaged_count": 0,
+            "served_by": None,
             "stand_asides": {},
         },
     ]

@@ -8,6 +8,7 @@ from pathlib import Path
 import openai
 import pytest
 
+from mtrun.lanes.catalogue import LANE_NAMES
 from mtrun.runtime.packs.tokenizer import PackTokenizer
 from support.served_process import Process
 
@@ -38,19 +39,24 @@ def states(audit: dict) -> dict[str, str]:
 
 def test_the_verdict_table_is_printed_before_the_port_opens(turbo: Process) -> None:
     text = "\n".join(turbo.output)
-    assert text.index("lane ") < text.index("6 lanes:") < text.index("mtrun serves")
-    for lane in ("cpu_blas", "frspec", "draft_prescatter", "block_verify", "kv_q8", "batched_target_rows"):
-        assert lane in text
+    assert text.index("lane ") < text.index(f"\n{len(LANE_NAMES)} lanes:") < text.index("mtrun serves")
+    for lane in LANE_NAMES:
+        assert f"\n{lane} " in text
 
 
 def test_armed_lanes_become_engaged_by_traffic_and_health_tells_the_same_story(serve: Callable[..., Process]) -> None:
     process = serve("profile=turbo")
     before = states(process.get("/verdicts"))
     process.chat(max_tokens=16, seed=1)
-    after = states(process.get("/verdicts"))
+    process.chat(max_tokens=16)  # a seed keeps the configured depth, so only this one engages `cost_depth`
+    audit = process.get("/verdicts")
+    after = states(audit)
     armed = {lane for lane, state in before.items() if state == "armed"}
     assert {"frspec", "draft_prescatter", "block_verify", "batched_target_rows"} <= armed
-    assert {lane for lane, state in after.items() if state == "engaged"} == armed
+    engaged = {lane for lane, state in after.items() if state == "engaged"}
+    served_for = {lane["lane"] for lane in audit["lanes"] if lane["served_by"] in engaged}
+    assert engaged | served_for == armed
+    assert not engaged & served_for
     assert states(process.get("/health")["lanes"]) == after
 
 

@@ -46,7 +46,7 @@ def install_native(parts: Parts, *names: str, **seen: Any) -> dict[str, Installe
 
 
 def armed(parts: Parts, wanted: dict[str, bool] | None = None, **seen: Any) -> tuple[VerdictRegistry, Installation]:
-    """The whole catalogue decided, installed and proved as a start-up does it, now serving. `wanted`: explicit lanes."""
+    """The whole catalogue decided, installed and proved as at a start-up, now serving. `wanted`: of explicit lanes."""
     lanes, evidence = load(), native_evidence(parts, **seen)
     asked = {name: (value, DecidedBy("command line", name)) for name, value in (wanted or {}).items()}
     decisions = autoarm.choose(lanes, evidence, asked)

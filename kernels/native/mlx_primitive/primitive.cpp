@@ -27,7 +27,7 @@ namespace mx = mlx::core;
 
 namespace mtrun_mlx {
 
-constexpr int INTERFACE = 1;  // of the library's C functions below: library.py compares it with the library's own
+constexpr int INTERFACE = 1;  // of the C functions below: extension.py compares it with VERSION of library.py
 constexpr int ROWS = 64;      // rows a call: the library keeps a rounded copy of them, which should stay in the cache
 
 // api.cpp: y [rows, padded outputs] = x [rows, inputs] times the matrix

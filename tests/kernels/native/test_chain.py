@@ -141,7 +141,9 @@ def test_drafts_come_from_the_draft_vocabulary_unless_it_is_left_aside():
     seen = {True: set(), False: set()}
     for seed in range(60):
         for trimmed, tokens in seen.items():
-            tokens |= set(head_of(model).chain(state, caches, 3, RowFilter(3.0), uniforms_of(3, seed), trimmed)[0].tolist())
+            tokens |= set(
+                head_of(model).chain(state, caches, 3, RowFilter(3.0), uniforms_of(3, seed), trimmed)[0].tolist()
+            )
             caches[0].trim(2)
     assert seen[True] <= set(DRAFT_IDS)
     assert len(seen[False] - set(DRAFT_IDS)) > 5
@@ -169,7 +171,8 @@ def test_a_chain_is_mlx_s(name, with_ids):
     model, stock, how = native("dense", with_ids), tiny("dense"), FILTERS[name]
     state, caches = started(model)
     their_caches = stock.head.new_caches()
-    hidden = stock.head.forward(*map(mx.array, pairs(model)), their_caches, 0)[:, -1:]
+    first, embedded = pairs(model)
+    hidden = stock.head.forward(mx.array(first), mx.array(embedded), their_caches, 0)[:, -1:]
     uniforms = uniforms_of(5, 11)
     tokens, ids, probs = head_of(model).chain(state, caches, 5, how, uniforms)
     vocabulary = np.array(DRAFT_IDS) if with_ids else np.arange(VOCAB)

@@ -240,7 +240,7 @@ def test_a_group_of_equal_weights_keeps_them_in_four_bits():
 
 def test_four_bits_take_inputs_in_whole_groups():
     stored, _ = random_dense(33, 40, "float32")
-    with pytest.raises(NativeError, match="33 x 40 cannot be packed: .* groups of 32"):
+    with pytest.raises(NativeError, match=r"33 x 40 cannot be packed: .* groups of 32"):
         NativeEngine("generic", 1, Activation.WIDE, [Entry(stored, four_bits=True)])
     assert NativeEngine("generic", 1, Activation.WIDE, [Entry(stored)]).outputs(0) == 64
 

@@ -17,7 +17,7 @@ from mtrun.kernels.native import library as native_library
 from mtrun.kernels.native.cache import NativeCache
 from mtrun.kernels.native.convert import rope_table
 from mtrun.kernels.native.library import NativeError
-from mtrun.kernels.native.llama import NativeHead, NativeTrunk
+from mtrun.kernels.native.llama import NativeHead, NativeOut, NativeTrunk
 from mtrun.kernels.native.support import unsupported
 from support.native_packs import TinyModel, same_bits, tiny_model
 
@@ -25,7 +25,9 @@ SUPPORT = Path(__file__).parents[2]
 PAGE = 256  # positions of a page (kernels.h)
 SHAPES = {
     "tied": {},
-    "untied, every head its own": {"tied": False, "hidden": 40, "feed_forward": 52, "heads": 3, "kv_heads": 3, "head_dim": 8},
+    "untied, every head its own": {
+        "hidden": 40, "feed_forward": 52, "heads": 3, "kv_heads": 3, "head_dim": 8, "tied": False,
+    },
     "two share, neighbours rotate": {"heads": 4, "kv_heads": 2, "head_dim": 24, "traditional": True},
     "three share": {"hidden": 52, "heads": 6, "kv_heads": 2, "head_dim": 64, "tied": False},
     "four share, odd widths": {
@@ -34,7 +36,8 @@ SHAPES = {
     "nine share": {"heads": 9, "kv_heads": 1, "head_dim": 16, "vocab": 129},
     "4 bits": {"hidden": 64, "feed_forward": 96, "heads": 4, "kv_heads": 2, "bits": 4, "group": 32},
     "8 bits": {
-        "hidden": 128, "feed_forward": 192, "heads": 4, "kv_heads": 2, "head_dim": 32, "bits": 8, "group": 64, "tied": False,
+        "hidden": 128, "feed_forward": 192, "heads": 4, "kv_heads": 2, "head_dim": 32, "bits": 8, "group": 64,
+        "tied": False,
     },
     "llama3": {
         "scaling": {
@@ -51,11 +54,24 @@ def tolerance(name: str) -> float:
     return 2e-4 if "bits" in name else 5e-6
 
 
-def apart(ours: np.ndarray, theirs: mx.array) -> float:
+def apart(ours: np.ndarray | None, theirs: mx.array | None) -> float:
     """Largest difference of any value, relative to MLX's largest."""
+    assert ours is not None
     wanted = np.array(theirs)
     assert ours.shape == wanted.shape
     return float(np.abs(ours - wanted).max() / np.abs(wanted).max())
+
+
+def logits_of(out: NativeOut) -> np.ndarray:
+    """A copy, which outlives the next forward."""
+    assert out.logits is not None
+    return out.logits.copy()
+
+
+def parts_of(model: TinyModel, isa: str = "auto") -> tuple[NativeTrunk, NativeHead]:
+    native = model.native(isa)
+    assert native.head is not None
+    return native.trunk, native.head
 
 
 def ids_of(count: int, seed: int = 0, vocab: int = 64) -> np.ndarray:
@@ -67,21 +83,21 @@ def ids_of(count: int, seed: int = 0, vocab: int = 64) -> np.ndarray:
 def test_forwards_are_mlx_forwards(name):
     """A prefill, then a verify of 5; the head on both, too."""
     model = tiny_model(**SHAPES[name])
-    native = model.native()
-    caches, theirs = native.trunk.new_caches(), model.trunk.new_caches()
-    head_caches, their_head_caches = native.head.new_caches(), model.head.new_caches()
+    trunk, head = parts_of(model)
+    caches, theirs = trunk.new_caches(), model.trunk.new_caches()
+    head_caches, their_head_caches = head.new_caches(), model.head.new_caches()
     for count in (37, 5):
         ids = ids_of(count, count, 70)
-        ours = native.trunk.forward(ids, caches, "all")
+        ours = trunk.forward(ids, caches, "all")
         wanted = model.trunk.forward(mx.array(ids), theirs, "all")
         assert apart(ours.hidden, wanted.hidden) < tolerance(name)
         assert apart(ours.logits, wanted.logits) < tolerance(name)
-        embedded = native.trunk.embed(ids)
+        embedded = trunk.embed(ids)
         assert apart(embedded, model.trunk.embed(mx.array(ids))) < 1e-6
-        states = native.head.forward(ours.hidden, embedded, head_caches, 0)
+        states = head.forward(ours.hidden, embedded, head_caches, 0)
         stock = model.head.forward(mx.array(ours.hidden), mx.array(embedded), their_head_caches, 0)
         assert apart(states, stock) < tolerance(name)
-        assert apart(native.trunk.project(states), model.trunk.project(stock)) < tolerance(name)
+        assert apart(trunk.project(states), model.trunk.project(stock)) < tolerance(name)
     assert caches[0].offset == head_caches[0].offset == 42
 
 
@@ -108,12 +124,13 @@ def test_asked_logits_are_rows_of_all_logits():
     trunk = long_model().native().trunk
     for count in (1, 5, 64, 65, 130):
         every = trunk.forward(ids_of(count), trunk.new_caches(), "all")
-        rows, hidden = every.logits.copy(), every.hidden
+        rows, hidden = logits_of(every), every.hidden
         last = trunk.forward(ids_of(count), trunk.new_caches(), "last")
-        assert same_bits(last.logits.copy(), rows[-1:])
+        assert same_bits(logits_of(last), rows[-1:])
         none = trunk.forward(ids_of(count), trunk.new_caches(), "none")
         assert none.logits is None
-        assert same_bits(none.hidden, hidden) and same_bits(last.hidden, hidden)
+        assert same_bits(none.hidden, hidden)
+        assert same_bits(last.hidden, hidden)
         assert same_bits(trunk.project(hidden)[0], rows)
 
 
@@ -123,7 +140,9 @@ def test_rows_of_the_projection_are_the_lm_head(tied, bits):
     model = tiny_model(hidden=64, feed_forward=64, heads=4, bits=bits, tied=tied)
     ids = np.array([69, 0, 33], dtype=np.int32)
     table = model.trunk.model.model.embed_tokens if tied else model.trunk.model.lm_head
-    weight = table.weight if bits is None else mx.dequantize(table.weight, table.scales, table.biases, 32, bits)
+    weight = table.weight
+    if bits is not None:
+        weight = mx.dequantize(weight, table["scales"], table["biases"], 32, bits)
     assert apart(model.native().trunk.projection_rows(ids), weight[mx.array(ids)]) < 1e-6
 
 
@@ -183,7 +202,9 @@ def test_what_is_rolled_back_was_never_fed(kept, junk):
     fed(trunk, ids_of(junk, 2), (600,), caches)
     assert caches[0].trim(junk) == junk
     assert caches[0].offset == kept
-    assert same_bits(fed(trunk, ids_of(600, 1)[:, kept : kept + 20], (3, 1, 9), caches), single_tokens()[kept : kept + 20])
+    assert same_bits(
+        fed(trunk, ids_of(600, 1)[:, kept : kept + 20], (3, 1, 9), caches), single_tokens()[kept : kept + 20]
+    )
 
 
 def test_no_more_is_trimmed_than_there_is():
@@ -226,23 +247,23 @@ def poisoned(head: NativeHead, positions: int, caches: list[NativeCache]) -> Non
 
 def states_of(head: NativeHead, count: int, caches: list[NativeCache]) -> np.ndarray:
     rng = np.random.default_rng(3)
-    pairs = [rng.standard_normal((1, count, head.hidden_size)).astype(np.float32) for _ in range(2)]
-    return head.forward(*pairs, caches, 0)
+    hidden, embedded = rng.standard_normal((2, 1, count, head.hidden_size)).astype(np.float32)
+    return head.forward(hidden, embedded, caches, 0)
 
 
 @pytest.mark.parametrize("count", [1, 15, 16, 17, 300])
 def test_nothing_is_read_of_what_pages_held_before(isa, count):
     """NaN in a freed page, or past the end of a trimmed cache, would show in every sum that it meets."""
-    head = long_model().native(isa).head
+    _, head = parts_of(long_model(), isa)
     fresh = states_of(head, count, head.new_caches())
     trimmed = head.new_caches()
     poisoned(head, 513, trimmed)
     trimmed[0].trim(513)
     assert same_bits(states_of(head, count, trimmed), fresh)
     dropped = [head.new_caches() for _ in range(3)]
-    for caches in dropped:
-        poisoned(head, 513, caches)
-    del dropped, caches, trimmed
+    for index in range(3):
+        poisoned(head, 513, dropped[index])
+    del dropped, trimmed
     assert same_bits(states_of(head, count, head.new_caches()), fresh)
 
 
@@ -309,20 +330,20 @@ def test_caches_and_stacks_are_freed_in_any_order():
 def test_positions_beyond_the_table_are_refused(refused):
     """And nothing is lost: the cache goes on as if nobody had asked."""
     model = tiny_model()
-    native = model.native()
-    caches, head_caches = native.trunk.new_caches(), native.head.new_caches()
-    hidden = fed(native.trunk, ids_of(60), (60,), caches)[None]
-    native.head.forward(hidden, hidden, head_caches, 0)
+    trunk, head = parts_of(model)
+    caches, head_caches = trunk.new_caches(), head.new_caches()
+    hidden = fed(trunk, ids_of(60), (60,), caches)[None]
+    head.forward(hidden, hidden, head_caches, 0)
     with pytest.raises(NativeError, match="context limit"):
-        native.trunk.forward(ids_of(refused), caches, "all")
+        trunk.forward(ids_of(refused), caches, "all")
     with pytest.raises(NativeError, match="context limit"):
-        native.head.forward(hidden[:, :refused], hidden[:, :refused], head_caches, 0)
+        head.forward(hidden[:, :refused], hidden[:, :refused], head_caches, 0)
     assert caches[0].offset == head_caches[0].offset == 60
     theirs = model.trunk.new_caches()
     model.trunk.forward(mx.array(ids_of(60)), theirs, "none")
     wanted = model.trunk.forward(mx.array(ids_of(4, 1)), theirs, "all").logits
-    assert apart(native.trunk.forward(ids_of(4, 1), caches, "all").logits, wanted) < 5e-6
-    assert caches[0].offset == native.trunk.context_limit == 64
+    assert apart(trunk.forward(ids_of(4, 1), caches, "all").logits, wanted) < 5e-6
+    assert caches[0].offset == trunk.context_limit == 64
 
 
 @pytest.mark.parametrize("token", [-1, 64, 2**31 - 1, -(2**31)])
