@@ -23,7 +23,7 @@ from mtrun.lanes.contract import Decision, EngineParts, Evidence, Exactness, Ins
 if TYPE_CHECKING:
     from mtrun.kernels.depth_choice import DepthChooser, WidthCosts
 
-ROUNDS = 9  # interleaved; the median of each width counts
+ROUNDS = 7  # interleaved; the median of each width counts
 CONTEXT = 64  # tokens read before cycles are timed, where the trunk has room for them
 LIVE_NOTE = "draft depths followed measured times, so the reported seed does not repeat this reply"
 STRANDED_NOTE = "the head fell so far behind in plain cycles that reading on would cost more than drafts may lose"

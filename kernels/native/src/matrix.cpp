@@ -56,6 +56,21 @@ void write_lines(int bits, uint8_t* out, Value value) {
   }
 }
 
+// The integers of one output and group of 32 inputs, from MLX's packing to a block's lines.
+void copy_group(const Stored& s, long row, int group, int lane, uint8_t* out) {
+  const uint8_t* from = (const uint8_t*)s.weight + (row * s.inputs + (long)group * GROUP) * s.bits / 8;
+  uint8_t* to = out + lane / LANES * line_bytes(s.bits) + 4 * (lane % LANES);
+  if (s.bits == 8) {
+    for (int line = 0; line < 8; line++) std::memcpy(to + 64 * line, from + 4 * line, 4);
+    return;
+  }
+  for (int i = 0; i < 8; i++) {  // byte i holds inputs 2 i and 2 i + 1, byte 8 + i those 16 further
+    uint8_t* pair = to + 64 * (i / 2) + 2 * (i % 2);
+    pair[0] = (uint8_t)((from[i] & 15) | from[8 + i] << 4);
+    pair[1] = (uint8_t)(from[i] >> 4 | (from[8 + i] & 0xf0));
+  }
+}
+
 void write_dense(const Stored& s, Format format, uint8_t* out) {
   const int width = format == DENSE_FLOAT ? 4 : 2, count = rows(s);
   std::memset(out, 0, packed_bytes(s, format));
@@ -114,7 +129,8 @@ void pack(const Stored& s, Format format, uint8_t* out) {
     for (int g = 0; g < s.inputs / GROUP; g++) {
       const auto row = [&](int lane) { return stored_row(s, tile * TILE + lane); };
       const auto real = [&](int lane) { return tile * TILE + lane < count; };
-      write_lines(s.bits, out, [&](int lane, int k) { return real(lane) ? integer(s, row(lane), g * GROUP + k) : 0u; });
+      std::memset(out, 0, (size_t)lines);
+      for (int lane = 0; lane < TILE && real(lane); lane++) copy_group(s, row(lane), g, lane, out);
       out += lines;
       for (int part = 0; part < (format == Q8_HALF_CENTRED ? 1 : 2); part++) {
         const void* from = part ? s.biases : s.scales;
