@@ -47,7 +47,6 @@ class JudgeKernel:
             if target.ids is None:
                 return stock(cycle)
             latch.hit()
-            _tell(cycle.law)
             uniforms = (cycle.coins, float(cycle.residual_uniform[0]), float(cycle.bonus_uniform[0]))
             done = judge.decide(code, target, draft, cycle.drafts, uniforms)
             return cycle.outcome(done.kept, done.token, done.deferred, done.divergence, done.mass)
@@ -56,7 +55,7 @@ class JudgeKernel:
             parts.verify = stock
 
         parts.verify = hot
-        return Installed(undo, latch, hot, before=stock, serves_for=("batched_target_rows",))
+        return Installed(undo, latch, hot, before=stock, serves_for=("batched_target_rows", "block_verify"))
 
     def prove(self, installed: Installed, parts: EngineParts | None, evidence: Evidence) -> Proof:
         """The same kept count, token and decisions as the verifier it replaced, on random rows of the real width."""
@@ -78,13 +77,6 @@ class JudgeKernel:
         if not worst <= TOLERANCE:
             return Proof(False, f"Divergences differ by {worst:.1e}.", figures)
         return Proof(True, "Every probe cycle was decided as by the verifier it replaces.", figures)
-
-
-def _tell(law: Any) -> None:
-    """A lane that put its own law in place (block_verify) is engaged where that law's rule runs."""
-    latch = getattr(law, "latch", None)
-    if latch is not None:
-        latch.hit()
 
 
 LANE = JudgeKernel()

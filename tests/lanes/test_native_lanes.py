@@ -134,9 +134,10 @@ def test_undo_restores_the_very_objects_also_after_two_installs(parts, name):
 
 
 def test_what_a_lane_serves_for_is_in_the_catalogue(parts):
-    installed = install_native(parts, "cpu_layer", "frspec", "draft_chain")
+    installed = install_native(parts, "cpu_layer", "frspec", "draft_chain", "judge_kernel")
     assert installed["cpu_layer"].serves_for == ("cpu_blas",)
     assert installed["draft_chain"].serves_for == ("frspec", "draft_prescatter")
+    assert installed["judge_kernel"].serves_for == ("batched_target_rows",)
     assert all(set(each.serves_for) <= set(LANE_NAMES) for each in installed.values())
 
 
@@ -254,10 +255,11 @@ def test_declined_armed_engaged(parts):
     events(decoder(parts, DEPTH), request(PROMPT, max_tokens=8, top_k=20))
     found = {verdict.lane: verdict for verdict in registry.verdicts()}
     assert all(found[name].state is State.ENGAGED for name in NAMES if LANES[name].auto)
-    for name in ("frspec", "draft_prescatter"):
-        assert (found[name].state, found[name].served_by) == (State.ARMED, "draft_chain")
-        assert found[name].engaged_count == 0
-        assert found[name].reason.endswith("its work is done by draft_chain.")
+    served_for = {"frspec": "draft_chain", "draft_prescatter": "draft_chain", "batched_target_rows": "judge_kernel"}
+    assert {name: found[name].served_by for name in found if found[name].served_by} == served_for
+    for name, other in served_for.items():
+        assert (found[name].state, found[name].engaged_count) == (State.ARMED, 0)
+        assert found[name].reason.endswith(f"its work is done by {other}.")
     counts = {name: found[name].engaged_count for name in NAMES}
     installation.undo()
     events(decoder(parts, DEPTH), request(PROMPT, max_tokens=8, top_k=20))

@@ -21,6 +21,7 @@ from mtrun.kernels.native.llama import NativeHead, NativeOut, NativeTrunk
 from mtrun.kernels.native.support import unsupported
 from support.native_packs import TinyModel, same_bits, tiny_model
 
+OVERWRITE = "GLIBC_TUNABLES=glibc.malloc.tcache_count=0:glibc.malloc.perturb=165"  # freed memory, where glibc is
 SUPPORT = Path(__file__).parents[2]
 PAGE = 256  # positions of a page (kernels.h)
 SHAPES = {
@@ -272,7 +273,7 @@ def run(script: str, *words: str) -> str:
     lead = f"import sys; sys.path.insert(0, {str(SUPPORT)!r})\n"
     path = str(native_library.library_path())
     lead += f"from mtrun.kernels.native import library; library.library_path = lambda: {path!r}\n"
-    command = ["env", "MALLOC_PERTURB_=165", sys.executable, "-c", lead + script, *words]
+    command = ["env", OVERWRITE, sys.executable, "-c", lead + script, *words]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
