@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from mtrun.runtime.cli.forge_nano import nano
 from mtrun.runtime.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ SHARE = click.FloatRange(0, 1)
 
 @click.group()
 def forge() -> None:
-    """Train a draft head: features, train, eval, build."""
+    """Train a draft head: features, train, eval, build. Or a small pack from nothing: nano."""
 
 
 def _pack_command(name: str) -> Callable[[Callable[..., Any]], click.Command]:
@@ -241,3 +242,6 @@ def build(opened: Opened, run: Path, out: Path, bits: str, licence: str | None, 
     size = sum(path.stat().st_size for path in out.rglob("*") if path.is_file())
     click.echo(f"{out}: {size / 1e6:.1f} MB" + (f"; serve it with mtrun pack={out}" if attach else ""))
     return 0
+
+
+forge.add_command(nano)

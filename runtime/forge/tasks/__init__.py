@@ -1,0 +1,1 @@
+"""Tasks whose answers can be checked: generators and checkers, one family a file."""
