@@ -105,11 +105,18 @@ class NativeEngine:
         self.library.mtrun_engine_set_activation(self.handle, int(activation))
 
     def outputs(self, index: int) -> int:
-        """Outputs of a matrix, padded to 32."""
+        """Outputs of a matrix, padded to 32. Raises IndexError for one that was not packed."""
+        self.known(index)
         return self.library.mtrun_engine_outputs(self.handle, index)
+
+    def known(self, index: int) -> None:
+        """Raises IndexError where no matrix has that index."""
+        if not 0 <= index < len(self.inputs):
+            raise IndexError(f"matrix {index} of {len(self.inputs)} does not exist")
 
     def multiply(self, index: int, x: np.ndarray) -> np.ndarray:
         """x [R, inputs] float32 times matrix `index` -> [R, padded outputs] float32. ValueError for its width."""
+        self.known(index)
         if x.shape[1] != self.inputs[index]:
             raise ValueError(f"matrix {index} takes {self.inputs[index]} inputs, not {x.shape[1]}")
         x = np.ascontiguousarray(x, dtype=np.float32)
@@ -119,6 +126,7 @@ class NativeEngine:
 
     def row(self, index: int, output: int, inputs: int) -> np.ndarray:
         """Row `output` of matrix `index` as [inputs] float32: what the packed weights stand for."""
+        self.known(index)
         out = np.empty(inputs, dtype=np.float32)
         self.library.mtrun_engine_row(self.handle, index, output, pointer(out))
         return out

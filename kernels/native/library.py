@@ -14,6 +14,7 @@ _MESSAGES = {
     2: "the position lies beyond the pack's context limit",
     3: "a row of logits holds NaN or infinity, or no finite value at all",
     4: "a token id lies outside the vocabulary",
+    5: "the cache belongs to another stack of layers",
 }
 
 
@@ -113,7 +114,7 @@ _SIGNATURES = {
     "mtrun_kv_length": (c_int, (c_void_p,)),
     "mtrun_kv_trim": (c_int, (c_void_p, c_int)),
     "mtrun_kv_bytes": (c_size_t, (c_void_p,)),
-    "mtrun_trunk_new": (c_void_p, (c_void_p, c_int, c_int, c_void_p)),
+    "mtrun_trunk_new": (c_void_p, (c_void_p, c_int, c_int, c_int, c_void_p)),
     "mtrun_trunk_free": (None, (c_void_p,)),
     "mtrun_trunk_forward": (c_int, (c_void_p, c_void_p, c_void_p, c_int, c_int, c_void_p, c_void_p)),
     "mtrun_trunk_set_projection": (None, (c_void_p, c_int)),

@@ -131,7 +131,7 @@ class NativeTrunk:
         self.stack = NativeStack(engine, sizes, rope, weights.layers, places.layers)
         norm = np.ascontiguousarray(weights.norm, dtype=np.float32)
         self.handle: int = engine.library.mtrun_trunk_new(
-            self.stack.handle, places.embedding, places.projection, pointer(norm)
+            self.stack.handle, places.embedding, places.projection, sizes.vocab, pointer(norm)
         )
         self._free = weakref.finalize(self, engine.library.mtrun_trunk_free, self.handle)
         self.projection = places.projection  # the matrix in use as lm_head
@@ -158,6 +158,8 @@ class NativeTrunk:
         """
         self.hit()
         flat = np.ascontiguousarray(np.reshape(ids, -1), dtype=np.int32)
+        if flat.size == 0:
+            raise ValueError("a forward needs at least one token")
         hidden = np.empty((1, flat.size, self.hidden_size), dtype=np.float32)
         rows = {"none": 0, "last": 1, "all": flat.size}[logits]
         out = self._room(rows)
@@ -169,6 +171,7 @@ class NativeTrunk:
 
     def use_projection(self, index: int) -> None:
         """Makes the engine's matrix `index` [V, H] the lm_head of all later forwards."""
+        self.engine.known(index)
         self.projection = index
         self.engine.library.mtrun_trunk_set_projection(self.handle, index)
 
@@ -220,6 +223,8 @@ class NativeHead:
         """See `contract.Head`. Raises NativeError as `NativeTrunk.forward` does."""
         hidden = np.ascontiguousarray(hidden, dtype=np.float32)
         embedded = np.ascontiguousarray(embedded, dtype=np.float32)
+        if hidden.shape != embedded.shape or hidden.shape[-1] != self.hidden_size:
+            raise ValueError(f"pairs of shapes {hidden.shape} and {embedded.shape} are not [1, L, {self.hidden_size}]")
         out = np.empty_like(hidden)
         check(
             self.engine.library.mtrun_head_forward(
@@ -247,6 +252,8 @@ class NativeHead:
         ids, probs = np.empty((depth, slots), dtype=np.int32), np.empty((depth, slots), dtype=np.float64)
         state = np.ascontiguousarray(state, dtype=np.float32)
         uniforms = np.ascontiguousarray(uniforms, dtype=np.float64)
+        if state.size != self.hidden_size or uniforms.size < depth:
+            raise ValueError(f"a chain of {depth} takes a state of {self.hidden_size} and as many uniforms")
         check(
             self.engine.library.mtrun_head_draft(
                 self.handle, caches[0].handle, self.rows.handle, pointer(state), scorer,

@@ -137,7 +137,7 @@ def test_what_a_lane_serves_for_is_in_the_catalogue(parts):
     installed = install_native(parts, "cpu_layer", "frspec", "draft_chain", "judge_kernel")
     assert installed["cpu_layer"].serves_for == ("cpu_blas",)
     assert installed["draft_chain"].serves_for == ("frspec", "draft_prescatter")
-    assert installed["judge_kernel"].serves_for == ("batched_target_rows",)
+    assert installed["judge_kernel"].serves_for == ("batched_target_rows", "block_verify")
     assert all(set(each.serves_for) <= set(LANE_NAMES) for each in installed.values())
 
 
@@ -256,6 +256,7 @@ def test_declined_armed_engaged(parts):
     found = {verdict.lane: verdict for verdict in registry.verdicts()}
     assert all(found[name].state is State.ENGAGED for name in NAMES if LANES[name].auto)
     served_for = {"frspec": "draft_chain", "draft_prescatter": "draft_chain", "batched_target_rows": "judge_kernel"}
+    served_for["block_verify"] = "judge_kernel"
     assert {name: found[name].served_by for name in found if found[name].served_by} == served_for
     for name, other in served_for.items():
         assert (found[name].state, found[name].engaged_count) == (State.ARMED, 0)

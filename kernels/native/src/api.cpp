@@ -16,14 +16,12 @@ using namespace mtrun;
 
 namespace {
 
-enum Status { OK = 0, MEMORY = 1, POSITIONS = 2, LOGITS = 3, TOKENS = 4 };
+enum Status { OK = 0, MEMORY = 1, POSITIONS = 2, LOGITS = 3, TOKENS = 4, CACHE = 5 };
 
 bool fits(const Stack& stack, const Kv& kv, int count) { return kv.length() + count <= stack.shape.positions; }
 
-// Whether the trunk has an embedding for each of the ids.
 bool knows(const Trunk& trunk, const int32_t* ids, int count) {
-  const int rows = trunk.stack->engine.matrix(trunk.embedding).outputs;
-  return std::all_of(ids, ids + count, [&](int32_t id) { return id >= 0 && id < rows; });
+  return std::all_of(ids, ids + count, [&](int32_t id) { return id >= 0 && id < trunk.vocab; });
 }
 
 }  // namespace
@@ -88,12 +86,13 @@ MTRUN_API int mtrun_kv_length(const Kv* kv) { return kv->length(); }
 MTRUN_API int mtrun_kv_trim(Kv* kv, int count) { return kv->trim(count); }
 MTRUN_API size_t mtrun_kv_bytes(const Kv* kv) { return kv->bytes(); }
 
-MTRUN_API Trunk* mtrun_trunk_new(Stack* stack, int embedding, int projection, const float* norm) {
-  return new Trunk(stack, embedding, projection, padded_copy(norm, stack->shape.hidden));
+MTRUN_API Trunk* mtrun_trunk_new(Stack* stack, int embedding, int projection, int vocab, const float* norm) {
+  return new Trunk(stack, embedding, projection, vocab, padded_copy(norm, stack->shape.hidden));
 }
 MTRUN_API void mtrun_trunk_free(Trunk* trunk) { delete trunk; }
 MTRUN_API int mtrun_trunk_forward(Trunk* trunk, Kv* kv, const int32_t* ids, int count, int want, float* hidden,
                                   float* logits) {
+  if (!trunk->stack->owns(*kv)) return CACHE;
   if (!fits(*trunk->stack, *kv, count)) return POSITIONS;
   if (!knows(*trunk, ids, count)) return TOKENS;
   return trunk->forward(*kv, ids, count, (Want)want, hidden, logits) ? OK : MEMORY;
@@ -116,6 +115,7 @@ MTRUN_API Head* mtrun_head_new(Trunk* trunk, Stack* stack, int projection, const
 MTRUN_API void mtrun_head_free(Head* head) { delete head; }
 MTRUN_API int mtrun_head_forward(Head* head, Kv* kv, const float* hidden, const float* embedded, int count,
                                  float* out) {
+  if (!head->stack->owns(*kv)) return CACHE;
   if (!fits(*head->stack, *kv, count)) return POSITIONS;
   return head->forward(*kv, hidden, embedded, count, out) ? OK : MEMORY;
 }
@@ -151,6 +151,7 @@ MTRUN_API void mtrun_judge_decide(Judge* judge, const Cycle* cycle, Decided* out
 MTRUN_API int mtrun_head_draft(Head* head, Kv* kv, RowFilter* rows, const float* state, int scorer,
                                const int32_t* vocabulary, int vocabulary_size, int depth, const Filter* filter,
                                const double* uniforms, int slots, int32_t* tokens, int32_t* ids, double* probs) {
+  if (!head->stack->owns(*kv)) return CACHE;
   if (!fits(*head->stack, *kv, depth - 1)) return POSITIONS;
   Drafts out{slots, tokens, ids, probs};
   switch (draft(*head, *kv, *rows, state, scorer, vocabulary, vocabulary_size, depth, *filter, uniforms, out)) {

@@ -55,7 +55,7 @@ bool Kv::reserve(int positions) {
 }
 
 int Kv::trim(int count) {
-  const int dropped = count < length_ ? count : length_;
+  const int dropped = count < 0 ? 0 : count < length_ ? count : length_;
   length_ -= dropped;
   return dropped;
 }

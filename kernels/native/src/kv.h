@@ -36,6 +36,7 @@ class Kv {
   Kv& operator=(const Kv&) = delete;
 
   int length() const { return length_; }
+  bool of(const PagePool& pool) const { return pool_.get() == &pool; }
   bool reserve(int positions);  // pages for so many positions; false when memory is out
   void advance(int count) { length_ += count; }
   int trim(int count);  // forgets the last `count` positions, returns how many that were

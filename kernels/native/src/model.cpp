@@ -4,8 +4,8 @@
 
 namespace mtrun {
 
-Trunk::Trunk(Stack* s, int e, int p, std::vector<float> n)
-    : stack(s), embedding(e), projection(p), norm(std::move(n)) {
+Trunk::Trunk(Stack* s, int e, int p, int v, std::vector<float> n)
+    : stack(s), embedding(e), projection(p), vocab(v), norm(std::move(n)) {
   x.shape(ROWS, stack->shape.hidden);
   last.shape(ROWS, stack->shape.hidden);
 }

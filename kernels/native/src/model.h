@@ -13,10 +13,11 @@ struct Trunk {
   Stack* stack;
   int embedding;   // matrix whose rows are the input embeddings
   int projection;  // matrix of the lm_head
+  int vocab;       // token ids below it
   std::vector<float> norm;
   Buffer x, last;
 
-  Trunk(Stack* stack, int embedding, int projection, std::vector<float> norm);
+  Trunk(Stack* stack, int embedding, int projection, int vocab, std::vector<float> norm);
   // ids [count] at the next positions. hidden [count, H] after the final norm; logits [count or 1, outputs of the
   // projection, padded to 32], as `want` says. False when memory is out.
   bool forward(Kv& kv, const int32_t* ids, int count, Want want, float* hidden, float* logits);

@@ -26,6 +26,7 @@ class Stack {
 
   void add(Layer layer) { layers_.push_back(std::move(layer)); }
   Kv* new_kv();
+  bool owns(const Kv& kv) const { return kv.of(*pool_); }
   // x [rows, stride of x] at the next `rows` (<= ROWS) positions of `kv`, in place. False when memory is out.
   bool forward(Buffer& x, int rows, Kv& kv);
   void norm(const float* x, const std::vector<float>& weight, float* out) const {

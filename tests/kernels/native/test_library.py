@@ -17,6 +17,7 @@ from mtrun.kernels.native.convert import matrix
 from mtrun.kernels.native.engine import Activation, Entry, NativeEngine, StoredMatrix
 from mtrun.kernels.native.library import LIBRARY_NAMES, VERSION, NativeError, library_path, native_isa, open_library
 from mtrun.kernels.native.rows import RowFilters
+from mtrun.kernels.rows import RowFilter
 from support.native_packs import random_dense, random_triple, same_bits, tiny_model
 
 HUGE_PAGE = 2 << 20
@@ -254,3 +255,31 @@ def test_another_lm_head_serves_later_forwards():
     assert same_bits(trunk.embed(ids), embedded)
     trunk.use_projection(exact)
     assert same_bits(logits(), before)
+
+
+def test_misuse_is_refused_before_memory_is_touched():
+    model = tiny_model(vocab=70).native()
+    trunk, head = model.trunk, model.head
+    caches = trunk.new_caches()
+    ids = np.array([[1, 2, 3, 4, 5]], dtype=np.int32)
+    hidden = trunk.forward(ids, caches, "none").hidden
+    for wrong in (70, 95, -1):
+        with pytest.raises(NativeError, match="outside the vocabulary"):
+            trunk.embed(np.array([[wrong]], dtype=np.int32))
+    assert (caches[0].trim(-3), caches[0].offset) == (0, 5)
+    for wrong in (-1, 99):
+        for use in (trunk.engine.outputs, trunk.use_projection, lambda i: trunk.engine.multiply(i, hidden[0])):
+            with pytest.raises(IndexError):
+                use(wrong)
+    with pytest.raises(NativeError, match="another stack"):
+        trunk.forward(ids, head.new_caches(), "none")
+    with pytest.raises(NativeError, match="another stack"):
+        head.forward(hidden, hidden, caches, 0)
+    with pytest.raises(ValueError, match="at least one token"):
+        trunk.forward(ids[:, :0], caches, "last")
+    with pytest.raises(ValueError, match="pairs of shapes"):
+        head.forward(hidden, hidden[:, :1], head.new_caches(), 0)
+    how = RowFilter(1.0, 0.95, 5)
+    for state, uniforms in ((hidden[0, -1, :8], np.zeros(3)), (hidden[0, -1], np.zeros(1))):
+        with pytest.raises(ValueError, match="a chain of 3"):
+            head.chain(state, head.new_caches(), 3, how, uniforms)
