@@ -9,7 +9,7 @@ import click
 
 @click.command()
 @click.option("--out", type=click.Path(path_type=Path), required=True, help="Folder: run files, and the pack in pack/.")
-@click.option("--steps", type=click.IntRange(min=1), default=12000, show_default=True, help="Of the trunk.")
+@click.option("--steps", type=click.IntRange(min=1), default=5860, show_default=True, help="Of the trunk.")
 @click.option("--minutes", type=click.FloatRange(0, min_open=True), default=None, help="End the trunk by the clock.")
 @click.option("--streams", type=click.IntRange(1, 2), default=2, show_default=True, help="Cores the trunk trains on.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Of weights, data and order.")

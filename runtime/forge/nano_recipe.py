@@ -47,7 +47,7 @@ class NanoConfig:
     """The trunk's training. Data are a pure function of (seed, step); the clock decides the end alone."""
 
     shape: Shape = Shape()
-    steps: int = 12000
+    steps: int = 5860
     minutes: float | None = None  # end earlier, by time spent in steps; the schedule follows whichever is further
     batch: int = 32  # tasks a step
     learning_rate: float = 3e-3  # peak of AdamW

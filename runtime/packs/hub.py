@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from mtrun.runtime.errors import PackError
+from mtrun.runtime.packs.embedded import embedded_packs
 from mtrun.runtime.packs.fetch import Fetcher
 from mtrun.runtime.packs.members import CONFIG
 
@@ -21,23 +22,26 @@ _IGNORED = ("consolidated*.safetensors", "*/*")
 
 
 def resolve(source: str, fetcher: Fetcher | None = None, cache_dir: Path | None = None, offline: bool = False) -> Path:
-    """The folder that `source` means: a recipe's name, else an existing folder, else a hub id `owner/name`.
+    """The folder that `source` means: a pack of ours by name, else an existing folder, else a hub id `owner/name`.
 
     A pack of ours that was never fetched is not fetched here: the error says what to type. A hub id is taken from the
     local hub cache (`cache_dir`, None = huggingface_hub's own) and downloaded only if absent and not `offline`.
     Raises PackError.
     """
-    fetcher = fetcher or Fetcher()
+    fetcher, embedded = fetcher or Fetcher(), embedded_packs()
+    if source in embedded:
+        return embedded[source]
     if source in fetcher.recipes:
         found = fetcher.cached(source)
         if found is None:
-            raise PackError(f"the pack {source} is not fetched yet: type mtrun pack fetch {source}.")
+            here = "".join(f", or pack={name}, which needs no network" for name in embedded)
+            raise PackError(f"the pack {source} is not fetched yet: type mtrun pack fetch {source}{here}.")
         return found
     folder = _as_folder(source)
     if folder is not None:
         return folder
     if not is_hub_id(source):
-        names = ", ".join(sorted(fetcher.recipes))
+        names = ", ".join(sorted([*fetcher.recipes, *embedded]))
         raise PackError(f"pack {source!r} is neither one of {names}, nor a folder, nor a hub id such as owner/name.")
     return snapshot(source, cache_dir, offline)
 
