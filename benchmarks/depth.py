@@ -29,7 +29,7 @@ CELLS = {
     "exact, depth 3": ("profile=turbo", "lanes.cost_depth=false"),
     "tokenv3 .95, depth 3": ("profile=cascade-tokenv3",),
 }
-PROMPTS = Path(__file__).parent / "heldout.txt"
+PROMPTS = [Path(__file__).parent / name for name in ("heldout.txt", "freeform.txt")]  # in this order
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -63,7 +63,8 @@ def measure(given: argparse.Namespace) -> dict[str, Any]:
     first = MtpGenerator(runs[names[0]])
     first.load()
     cells = {names[0]: first} | {name: first.variant(runs[name]) for name in names[1:]}
-    prompts = [line for line in PROMPTS.read_text(encoding="utf-8").splitlines() if line.strip()][: given.prompts]
+    lines = [line for path in PROMPTS for line in path.read_text(encoding="utf-8").splitlines()]
+    prompts = [line for line in lines if line.strip()][: given.prompts]
     windows = []
     for number in range(-1, given.rounds):  # one round warms up
         for index, prompt in enumerate(prompts if number >= 0 else prompts[:2]):

@@ -3,6 +3,7 @@
 import pytest
 from click.testing import CliRunner
 
+from mtrun.runtime import Engine, compose
 from mtrun.runtime.cli.pack import pack
 from mtrun.runtime.errors import PackError
 from mtrun.runtime.forge.tasks import catalogue
@@ -40,28 +41,13 @@ def test_fetching_an_embedded_pack_has_nothing_to_do():
     assert "nano" in CliRunner().invoke(pack, ["list"]).output
 
 
-def test_nano_answers_held_out_tasks_greedily(armed_nano):
+def test_nano_answers_held_out_tasks_greedily():
     """Greedy decoding of a few held-out tasks of each family: most are right, as its card says of sampled ones."""
-    generator, ask = armed_nano
     tasks = catalogue.held_set()[:30]
-    right = [catalogue.check(task, ask(generator, task.prompt)).ok for task in tasks]
-    assert sum(right) >= 0.7 * len(tasks)
-
-
-@pytest.fixture(scope="module")
-def armed_nano():
-    from mtrun.runtime.config.compose import compose
-    from mtrun.runtime.generator import MtpGenerator
-    from mtrun.runtime.preparation import prepare
-    from mtrun.runtime.requests import Chunk, GenerationRequest, Sampling
-
-    generator = MtpGenerator(prepare(compose(["pack=nano", "lanes.cpu_blas=false"])))
-    generator.load()
-
-    def ask(generator, prompt):
-        ids = tuple(generator.prepared.tokenizer.encode_chat([{"role": "user", "content": prompt}]))
-        request = GenerationRequest("nano", ids, Sampling(temperature=0.0), 200)
-        return "".join(event.text for event in generator.run(request, lambda: False) if isinstance(event, Chunk))
-
-    yield generator, ask
-    generator.close()
+    with Engine(compose(["pack=nano", "lanes.cpu_blas=false"])) as engine:
+        answers = [
+            engine.generate([{"role": "user", "content": task.prompt}], max_tokens=200, temperature=0.0).text
+            for task in tasks
+        ]
+    right = sum(catalogue.check(task, answer).ok for task, answer in zip(tasks, answers, strict=True))
+    assert right >= 0.7 * len(tasks)
