@@ -65,10 +65,7 @@ class Receipt:
         if not path.exists():
             return Receipt.start(path, plan, command)
         found = Receipt.read(path)
-        if found.data["plan_sha256"] != sha256_of(plan.to_json()):
-            raise ReceiptError(f"{path} was made with other options: repeat them, or choose another --out")
-        if found.data["code"] != code_identity():
-            raise ReceiptError(f"{path} was made by other code ({found.data['code']['commit']}): choose another --out")
+        check_same(path, found.data, plan.to_json())
         return found
 
     @staticmethod
@@ -108,6 +105,14 @@ class Receipt:
             file.flush()
             os.fsync(file.fileno())
         staged.replace(self.path)
+
+
+def check_same(path: Path, held: dict[str, Any], plan: dict[str, Any]) -> None:
+    """Raises ReceiptError where what `path` holds was measured by another plan or by other code."""
+    if held["plan_sha256"] != sha256_of(plan):
+        raise ReceiptError(f"{path} was made with other options: repeat them, or choose another --out")
+    if held["code"] != code_identity():
+        raise ReceiptError(f"{path} was made by other code ({held['code']['commit']}): choose another --out")
 
 
 def session() -> dict[str, Any]:

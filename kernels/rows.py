@@ -33,6 +33,10 @@ class RowFilter:
     def greedy(self) -> bool:
         return self.temperature == 0.0
 
+    def compact(self, vocab: int) -> bool:
+        """Whether a sampled row over `vocab` tokens is carried as top_k slots, not as a dense one."""
+        return 0 < self.top_k <= COMPACT_LIMIT and self.top_k < vocab
+
 
 @dataclass(frozen=True)
 class Rows:
@@ -63,7 +67,7 @@ def filter_rows(logits: Array, how: RowFilter) -> Rows:
         best = cast(xp.argmax(logits, axis=-1, keepdims=True), xp.int32)  # [R, 1]
         return Rows(best, xp.ones(best.shape, dtype=accumulator(xp)))
     logits = cast(logits, xp.float32)
-    if 0 < how.top_k <= COMPACT_LIMIT and how.top_k < logits.shape[-1]:
+    if how.compact(logits.shape[-1]):
         return _compact(logits, how)
     return _dense(logits, how)
 

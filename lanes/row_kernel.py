@@ -113,10 +113,9 @@ def _native(evidence: Evidence) -> Callable[[Any, Any], Any]:
 
 def _metal(stock: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
     from mtrun.kernels.metal.rows import metal_rows
-    from mtrun.kernels.rows import COMPACT_LIMIT
 
     def rows(logits: Any, how: Any) -> Any:
-        served = not how.greedy and 0 < how.top_k <= COMPACT_LIMIT and how.top_k < logits.shape[-1]
+        served = not how.greedy and how.compact(logits.shape[-1])
         return metal_rows(logits, how).rows if served else stock(logits, how)
 
     return rows

@@ -17,7 +17,7 @@ from typing import Any
 
 from benchmarks.cells import sha256_of
 from benchmarks.peers.plan import Plan, Slot
-from benchmarks.receipt import ReceiptError, code_identity
+from benchmarks.receipt import ReceiptError, check_same, code_identity
 
 SCHEMA = "mtrun.bench.peers/1"
 
@@ -45,10 +45,7 @@ class Folder:
         if not (path / "run.json").exists():
             return Folder.start(path, plan, command)
         found = Folder.read(path)
-        if found.run["plan_sha256"] != sha256_of(plan.to_json()):
-            raise ReceiptError(f"{path} was made with other options: repeat them, or choose another --out")
-        if found.run["code"] != code_identity():
-            raise ReceiptError(f"{path} was made by other code ({found.run['code']['commit']}): choose another --out")
+        check_same(path, found.run, plan.to_json())
         return found
 
     @staticmethod

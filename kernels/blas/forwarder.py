@@ -15,6 +15,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from mtrun.kernels.built import built_file
+
 LIBRARY = "libblas_forward.so"
 TARGET = "libscipy_openblas.so"
 TARGET_PREFIX = "scipy_"  # scipy-openblas32 prefixes every symbol, so that it never meets another OpenBLAS
@@ -46,9 +48,7 @@ def library_path() -> str | None:
     """The built forwarder, None where the install had no C compiler."""
     import mtrun.kernels.blas as package
 
-    # An editable install has two folders: the sources, and the build's output in site-packages.
-    candidates = (Path(folder) / LIBRARY for folder in package.__path__)
-    return next((str(path) for path in candidates if path.is_file()), None)
+    return built_file(package.__path__, (LIBRARY,))
 
 
 def target_path() -> str | None:

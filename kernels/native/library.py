@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ctypes
 from ctypes import POINTER, c_char_p, c_double, c_float, c_int, c_int32, c_long, c_size_t, c_void_p
-from pathlib import Path
+
+from mtrun.kernels.built import built_file
 
 LIBRARY_NAMES = ("libmtrun_native.so", "libmtrun_native.dylib")
 VERSION = 1  # of the C interface; the library says its own
@@ -144,9 +145,7 @@ def library_path() -> str | None:
     """The built library, None where the install had no C++ compiler."""
     import mtrun.kernels.native as package
 
-    # An editable install has two folders: the sources, and the build's output in site-packages.
-    candidates = (Path(folder) / name for folder in package.__path__ for name in LIBRARY_NAMES)
-    return next((str(path) for path in candidates if path.is_file()), None)
+    return built_file(package.__path__, LIBRARY_NAMES)
 
 
 def open_library(path: str | None = None) -> ctypes.CDLL:

@@ -13,8 +13,6 @@ import numpy as np
 
 from mtrun.kernels.native.library import Filter, NativeError, check, pointer
 
-COMPACT_LIMIT = 256  # as in kernels.rows: a top_k up to this is carried as that many slots
-
 
 class RowFilters:
     """Filters rows with one set of kernels. Belongs to one thread at a time."""
@@ -33,7 +31,7 @@ class RowFilters:
         """Slots of a row under the filter: 1 greedy, top_k compact, `vocab` dense."""
         if how.greedy:
             return 1
-        return how.top_k if 0 < how.top_k <= COMPACT_LIMIT and how.top_k < vocab else vocab
+        return how.top_k if how.compact(vocab) else vocab
 
     def filter(self, logits: np.ndarray, how: Any) -> tuple[np.ndarray | None, np.ndarray]:
         """logits [R, V] float32, rows contiguous -> ids [R, K] int32 ascending (None = dense), probs [R, K] float64.

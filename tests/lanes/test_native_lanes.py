@@ -15,7 +15,7 @@ from mtrun.lanes import cpu_layer
 from mtrun.lanes.catalogue import LANE_NAMES, load
 from mtrun.lanes.contract import Decision, Exactness
 from mtrun.runtime.verdicts import State
-from support.native_parts import NAMES, armed, install_native, native_evidence, needs_library, pack_parts
+from support.native_parts import NAMES, armed, install_native, native_evidence, needs_library, prove
 from support.tiny_parts import decoder, events, request, tokens
 
 pytestmark = needs_library
@@ -31,31 +31,6 @@ SEAMS = {
 NO_HEAD = Decision(False, "absent", "The pack has no head.")
 PROMPT = [1, 7, 30, 4, 9]
 DEPTH = 3
-
-
-@pytest.fixture(scope="module")
-def dense(tmp_path_factory):
-    return pack_parts(tmp_path_factory.mktemp("dense"), vocab=384, hidden=64, draft_vocab=256, scale=1.5, tied=False)
-
-
-@pytest.fixture(scope="module")
-def quantized(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("quantized")
-    return pack_parts(folder, vocab=384, hidden=64, draft_vocab=256, scale=1.5, quantized=True)
-
-
-@pytest.fixture
-def parts(quantized):
-    return replace(quantized)
-
-
-@pytest.fixture(params=["dense", "quantized"])
-def either(request):
-    return replace(request.getfixturevalue(request.param))
-
-
-def prove(parts, name, installed, **seen):
-    return LANES[name].prove(installed, parts, native_evidence(parts, **seen))
 
 
 def standing_on(name):

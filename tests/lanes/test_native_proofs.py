@@ -11,35 +11,10 @@ from mtrun.kernels.native.engine import Entry
 from mtrun.kernels.native.llama import NativeHead
 from mtrun.lanes import cpu_layer
 from mtrun.lanes.catalogue import load
-from support.native_parts import NAMES, install_native, native_evidence, needs_library, pack_parts
+from support.native_parts import NAMES, install_native, needs_library, prove
 
 pytestmark = needs_library
 LANES = load(NAMES)
-
-
-@pytest.fixture(scope="module")
-def dense(tmp_path_factory):
-    return pack_parts(tmp_path_factory.mktemp("dense"), vocab=384, hidden=64, draft_vocab=256, scale=1.5, tied=False)
-
-
-@pytest.fixture(scope="module")
-def quantized(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("quantized")
-    return pack_parts(folder, vocab=384, hidden=64, draft_vocab=256, scale=1.5, quantized=True)
-
-
-@pytest.fixture
-def parts(quantized):
-    return replace(quantized)
-
-
-@pytest.fixture(params=["dense", "quantized"])
-def either(request):
-    return replace(request.getfixturevalue(request.param))
-
-
-def prove(parts, name, installed, **seen):
-    return LANES[name].prove(installed, parts, native_evidence(parts, **seen))
 
 
 # Faults of native forwards. Each is given the installed trunk and head's own weights, or wraps a method.

@@ -8,35 +8,10 @@ import pytest
 from mtrun.kernels.draft import DraftLogits
 from mtrun.kernels.rows import Rows
 from mtrun.lanes.catalogue import load
-from support.native_parts import NAMES, install_native, native_evidence, needs_library, pack_parts
+from support.native_parts import NAMES, install_native, needs_library, prove
 
 pytestmark = needs_library
 LANES = load(NAMES)
-
-
-@pytest.fixture(scope="module")
-def dense(tmp_path_factory):
-    return pack_parts(tmp_path_factory.mktemp("dense"), vocab=384, hidden=64, draft_vocab=256, scale=1.5, tied=False)
-
-
-@pytest.fixture(scope="module")
-def quantized(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("quantized")
-    return pack_parts(folder, vocab=384, hidden=64, draft_vocab=256, scale=1.5, quantized=True)
-
-
-@pytest.fixture
-def parts(quantized):
-    return replace(quantized)
-
-
-@pytest.fixture(params=["dense", "quantized"])
-def either(request):
-    return replace(request.getfixturevalue(request.param))
-
-
-def prove(parts, name, installed, **seen):
-    return LANES[name].prove(installed, parts, native_evidence(parts, **seen))
 
 
 def test_drafts_scored_in_8_bits_while_rows_are_in_4_are_seen_by_the_chains_proof(parts):

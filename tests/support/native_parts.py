@@ -10,7 +10,7 @@ import pytest
 
 from mtrun.kernels.native.library import library_path, native_isa
 from mtrun.lanes.catalogue import load
-from mtrun.lanes.contract import Decision, Evidence, Installed, Stage
+from mtrun.lanes.contract import Decision, Evidence, Installed, Proof, Stage
 from mtrun.runtime.acceptance.exact import ExactLaw
 from mtrun.runtime.arming import autoarm
 from mtrun.runtime.arming.install import Installation, Orders
@@ -43,6 +43,11 @@ def install_native(parts: Parts, *names: str, **seen: Any) -> dict[str, Installe
     """Installs engine lanes by name in the order given, unproved."""
     evidence, lanes = native_evidence(parts, **seen), load(names)
     return {name: lanes[name].install(parts, evidence) for name in names}
+
+
+def prove(parts: Parts, name: str, installed: Installed, **seen: Any) -> Proof:
+    """The proof of an installed lane on these parts."""
+    return load([name])[name].prove(installed, parts, native_evidence(parts, **seen))
 
 
 def armed(parts: Parts, wanted: dict[str, bool] | None = None, **seen: Any) -> tuple[VerdictRegistry, Installation]:

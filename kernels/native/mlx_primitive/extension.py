@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from importlib import import_module
 from importlib.machinery import EXTENSION_SUFFIXES
-from pathlib import Path
 from typing import Any
 
+from mtrun.kernels.built import built_file
 from mtrun.kernels.native.library import VERSION, NativeError
 
 NAME = "_primitive"
@@ -23,9 +23,7 @@ def extension_path() -> str | None:
     """
     import mtrun.kernels.native.mlx_primitive as package
 
-    # An editable install has two folders: the sources, and the build's output in site-packages.
-    candidates = (Path(folder) / (NAME + suffix) for folder in package.__path__ for suffix in EXTENSION_SUFFIXES)
-    return next((str(path) for path in candidates if path.is_file()), None)
+    return built_file(package.__path__, (NAME + suffix for suffix in EXTENSION_SUFFIXES))
 
 
 def load() -> Any:
