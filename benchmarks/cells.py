@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 
 # Native forwards make no product that a BLAS could serve, so both sides forward through MLX.
@@ -132,13 +131,3 @@ def prompts_of(plan: Plan, side: Side, position: int) -> list[int]:
     count = min(side.prompts_per_seed, most)
     chosen = sorted((position * count + step) % most for step in range(count))
     return [(position * most + step) % len(plan.prompts) for step in chosen]
-
-
-def sha256_of(value: object) -> str:
-    """Hex sha256 of a JSON value in its canonical form."""
-    return hashlib.sha256(json.dumps(value, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
-
-
-def ids_digest(ids: Sequence[int]) -> str:
-    """Hex sha256 of token ids as written in decimal, a space between two."""
-    return hashlib.sha256(" ".join(map(str, ids)).encode()).hexdigest()

@@ -18,9 +18,11 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks.receipt import code_identity, session, verdicts_of
-from benchmarks.stats import t_interval
-from benchmarks.window import sampling_of
+from benchmarks.receipt import verdicts_of
+from mtrun.runtime.measure.code import code_identity
+from mtrun.runtime.measure.machine import session
+from mtrun.runtime.measure.setting import sampling_of
+from mtrun.runtime.measure.stats import t_interval
 
 CELLS = {
     "plain": ("profile=turbo", "draft.depth=0"),

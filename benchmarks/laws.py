@@ -15,9 +15,11 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.cells import CELLS, SIDES, Cell, Plan, Side, Slot, ids_digest, schedule, warm_up
-from benchmarks.receipt import Receipt, ReceiptError, load, session
+from benchmarks.cells import CELLS, SIDES, Cell, Plan, Side, Slot, schedule, warm_up
+from benchmarks.receipt import Receipt, ReceiptError
 from benchmarks.sides import SideError, SideProcess
+from mtrun.runtime.measure.digest import ids_digest
+from mtrun.runtime.measure.machine import load, session
 
 PROMPTS = Path(__file__).parent / "heldout.txt"
 BUSY = 0.5  # load a core above which the machine is called busy

@@ -19,7 +19,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks.receipt import code_identity, session, verdicts_of, versions
+from benchmarks.receipt import verdicts_of
+from mtrun.runtime.measure.code import code_identity
+from mtrun.runtime.measure.machine import session, versions
 
 WIDTHS = (1, 2, 3, 4, 5, 6, 8)
 CONTEXT = 128

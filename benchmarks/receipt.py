@@ -11,19 +11,17 @@ from __future__ import annotations
 
 import json
 import os
-import platform
-import subprocess
-import time
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.cells import Plan, Slot, sha256_of
+from benchmarks.cells import Plan, Slot
+from mtrun.runtime.measure.code import code_identity
+from mtrun.runtime.measure.digest import sha256_of
 
 SCHEMA = "mtrun.bench.laws/1"
 ROOT = Path(__file__).resolve().parents[1]
-PACKAGES = ("mtrun", "mlx", "mlx-lm", "numpy", "scipy", "scipy-openblas32", "tokenizers", "hydra-core")
 
 
 class ReceiptError(Exception):
@@ -115,18 +113,6 @@ def check_same(path: Path, held: dict[str, Any], plan: dict[str, Any]) -> None:
         raise ReceiptError(f"{path} was made by other code ({held['code']['commit']}): choose another --out")
 
 
-def session() -> dict[str, Any]:
-    """When, where and on what one process of measurement started; `ended` and `load_after` are set at its end."""
-    return {
-        "started": time.time(),
-        "machine": machine(),
-        "versions": versions(),
-        "load_before": load(),
-        "ended": None,
-        "load_after": None,
-    }
-
-
 def verdicts_of(registry: Any) -> list[dict[str, Any]]:
     """A registry's verdicts as JSON: lane, state, reason, who decided, and the figures of its proof."""
     return [
@@ -139,58 +125,3 @@ def verdicts_of(registry: Any) -> list[dict[str, Any]]:
         }
         for verdict in registry.verdicts()
     ]
-
-
-def load() -> list[float] | None:
-    """Load averages over 1, 5 and 15 minutes, None where the system has none."""
-    return list(os.getloadavg()) if hasattr(os, "getloadavg") else None
-
-
-def machine() -> dict[str, Any]:
-    import psutil
-
-    frequency = psutil.cpu_freq() if hasattr(psutil, "cpu_freq") else None
-    return {
-        "system": platform.system(),
-        "release": platform.release(),
-        "machine": platform.machine(),
-        "processor": _processor(),
-        "cores": os.cpu_count(),
-        "memory_bytes": psutil.virtual_memory().total,
-        "cpu_mhz": None if frequency is None else round(frequency.current),
-    }
-
-
-def versions() -> dict[str, str | None]:
-    from importlib.metadata import PackageNotFoundError, version
-
-    found: dict[str, str | None] = {"python": platform.python_version()}
-    for name in PACKAGES:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            found[name] = None
-    return found
-
-
-def code_identity() -> dict[str, Any]:
-    """The checkout's commit and a digest of what differs from it; nulls outside of git."""
-    commit = _git("rev-parse", "HEAD")
-    changes = _git("diff", "HEAD", "--", "runtime", "lanes", "kernels", "conf")
-    return {"commit": commit and commit.strip(), "changes_sha256": sha256_of(changes) if changes else None}
-
-
-def _git(*words: str) -> str | None:
-    try:
-        ran = subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=False)
-    except OSError:
-        return None
-    return ran.stdout if ran.returncode == 0 else None
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.processor()

@@ -14,8 +14,8 @@ from typing import Any
 
 from benchmarks.cells import Plan
 from benchmarks.receipt import Receipt, ReceiptError
-from benchmarks.stats import Interval
 from benchmarks.summary import CONTENTION, CellSummary, Window, by_cell, idle_lanes, lane_effect, summarise, usable
+from mtrun.runtime.measure.stats import Interval
 
 SPEED_HEADINGS = (
     "cell", "law", "decode tok/s: median (min-max)", "to plain", "to exact", "tokens/cycle", "ms/cycle",

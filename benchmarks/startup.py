@@ -19,7 +19,9 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.receipt import ROOT, code_identity, load, machine, versions
+from benchmarks.receipt import ROOT
+from mtrun.runtime.measure.code import code_identity
+from mtrun.runtime.measure.machine import load, machine, versions
 
 LINE = re.compile(r" serves .* on http://\[?([^\]/]+?)\]?:(\d+)\s*$")
 

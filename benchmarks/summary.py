@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from benchmarks.cells import ids_digest
-from benchmarks.stats import Band, Interval, Values, band, interval_of, paired_difference, paired_ratio
 from mtrun.runtime.acceptance.counts import Counts
 from mtrun.runtime.acceptance.rates import Rate, rates
+from mtrun.runtime.measure.digest import ids_digest
+from mtrun.runtime.measure.stats import Band, Interval, Values, band, interval_of, paired_difference, paired_ratio
 
 Window = Mapping[str, Any]
 CONTENTION = 1.1  # wall / CPU seconds of the decode phase above which something else had the core

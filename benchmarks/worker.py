@@ -11,12 +11,12 @@ import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, TextIO
+
+from mtrun.runtime.measure.setting import audit, configuration, pack_identity
 
 if TYPE_CHECKING:
     from mtrun.runtime.generator import MtpGenerator
-    from mtrun.runtime.packs.reader import PackDescription
 
 
 class Side:
@@ -41,17 +41,21 @@ class Side:
             else:
                 generator = first.variant(run)
             self.generators[name] = generator
-            described[name] = {"overrides": list(words), **_configuration(generator), "audit_before": audit(generator)}
+            described[name] = {
+                "overrides": list(words),
+                **configuration(generator.prepared),
+                "audit_before": audit(generator),
+            }
         assert first is not None, "a side has at least one cell"
         return {"cells": described, "pack": pack_identity(first.prepared.pack)}
 
     def window(self, cell: str, prompt: str, seed: int, tokens: int) -> dict[str, Any]:
-        from benchmarks.window import measure
+        from mtrun.runtime.measure.window import measure
 
         return measure(self.generators[cell], prompt, seed, tokens)
 
     def score(self, prompt_ids: Sequence[int], ids: Sequence[int]) -> dict[str, Any]:
-        from benchmarks.window import score
+        from mtrun.runtime.measure.window import score
 
         return {"nll": score(next(iter(self.generators.values())), prompt_ids, ids)}
 
@@ -62,50 +66,6 @@ class Side:
             generator.close()
         self.generators.clear()
         return {"audits": audits}
-
-
-def audit(generator: MtpGenerator) -> dict[str, Any]:
-    """The audit object with the law in force."""
-    assert generator.decoder is not None
-    law = generator.decoder.parts.law
-    shown = {
-        "law": law.name,
-        "rule": law.rule,
-        "parameters": dict(law.parameters),
-        "distribution_exact": law.distribution_exact,
-    }
-    return generator.registry.to_json(generator.prepared.evidence, shown)
-
-
-def pack_identity(pack: PackDescription) -> dict[str, Any]:
-    """What was measured: names and checksums of the pack's manifest; nulls for a folder that has none."""
-    manifest = pack.manifest
-    return {
-        "name": pack.name,
-        "family": pack.family,
-        "trunk_identity": manifest and manifest.trunk_identity,
-        "provenance": manifest and dict(manifest.provenance),
-        "head": {"ok": pack.head.ok, "reason": pack.head.reason, "draft_vocab_size": pack.draft_vocab_size},
-        "sha256": manifest and {name: entry.sha256 for name, entry in sorted(manifest.files.items())},
-    }
-
-
-def _configuration(generator: MtpGenerator) -> dict[str, Any]:
-    from omegaconf import OmegaConf
-
-    from benchmarks.cells import sha256_of
-    from benchmarks.window import sampling_of
-    from mtrun.runtime.config.why import without_secrets
-
-    composed = generator.prepared.composed
-    config = OmegaConf.to_container(without_secrets(composed.config), resolve=True, enum_to_str=True)
-    return {
-        "config": config,
-        "config_sha256": sha256_of(config),
-        "sampler": asdict(sampling_of(generator.prepared, 0)) | {"seed": None},
-        "provenance": {key: [found.source, found.text] for key, found in sorted(composed.provenance.items())},
-        "warnings": list(composed.warnings),
-    }
 
 
 def serve(commands: TextIO, replies: TextIO) -> None:

@@ -22,8 +22,9 @@ from benchmarks.peers.base import AbsentError
 from benchmarks.peers.folder import Folder, write_json
 from benchmarks.peers.plan import MEASURES, MODULES, Entry, Plan, Slot, schedule
 from benchmarks.peers.process import PeerProcess
-from benchmarks.receipt import ReceiptError, load, session
+from benchmarks.receipt import ReceiptError
 from benchmarks.sides import SideError
+from mtrun.runtime.measure.machine import load, session
 
 WARM_UP = 8  # tokens read and made once before anything counts
 Start = Callable[[Entry], PeerProcess]

@@ -15,9 +15,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.cells import sha256_of
 from benchmarks.peers.plan import Plan, Slot
-from benchmarks.receipt import ReceiptError, check_same, code_identity
+from benchmarks.receipt import ReceiptError, check_same
+from mtrun.runtime.measure.code import code_identity
+from mtrun.runtime.measure.digest import sha256_of
 
 SCHEMA = "mtrun.bench.peers/1"
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.cells import ids_digest
 from benchmarks.peers.base import AbsentError, Reply, Stopwatch, row_figures
+from mtrun.runtime.measure.digest import ids_digest
 
 SEQUENCE = 0
 FORMATS = {"q4_0": "LLAMA_FTYPE_MOSTLY_Q4_0"}  # what can be made of the published file

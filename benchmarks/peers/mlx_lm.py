@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from benchmarks.cells import ids_digest
 from benchmarks.peers.base import AbsentError, Figure, Reply, Stopwatch, row_figures
+from mtrun.runtime.measure.digest import ids_digest
 
 
 class Peer:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.cells import ids_digest
 from benchmarks.peers.base import AbsentError, Figure, Reply, Stopwatch, row_figures
+from mtrun.runtime.measure.digest import ids_digest
 
 if TYPE_CHECKING:
     from mtrun.runtime.generator import MtpGenerator
@@ -21,11 +21,10 @@ class Peer:
 
     def open(self, settings: dict[str, Any]) -> dict[str, Any]:
         """See `base.Runtime`."""
-        from benchmarks.window import sampling_of
-        from benchmarks.worker import audit, pack_identity
         from mtrun.runtime import compose
         from mtrun.runtime.errors import MtrunError
         from mtrun.runtime.generator import MtpGenerator
+        from mtrun.runtime.measure.setting import audit, pack_identity, sampling_of
         from mtrun.runtime.preparation import prepare
 
         words = [*settings["overrides"], f"engine.threads={settings['threads']}"]
@@ -61,7 +60,7 @@ class Peer:
         return {**reply, "figures": {"decode": {**figure, "tokens": tokens - 1}}}
 
     def _run(self, ids: Sequence[int], tokens: int, seed: int) -> dict[str, Any]:
-        from benchmarks.window import sampling_of
+        from mtrun.runtime.measure.setting import sampling_of
         from mtrun.runtime.requests import Chunk, Finished, GenerationRequest, Prefill
 
         generator = self.generator

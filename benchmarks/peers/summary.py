@@ -9,8 +9,8 @@ from typing import Any
 
 from benchmarks.peers.folder import SCHEMA, Folder
 from benchmarks.peers.plan import Plan
-from benchmarks.stats import Band, Interval, Values, band, paired_ratio
 from benchmarks.summary import CONTENTION
+from mtrun.runtime.measure.stats import Band, Interval, Values, band, paired_ratio
 
 NOTES = f"""\
 The band is median (minimum-maximum) over rounds. Ratios are paired by round: the geometric mean with its 95 % Student t

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.cells import ids_digest
 from benchmarks.peers.base import AbsentError, Reply, Stopwatch, row_figures
+from mtrun.runtime.measure.digest import ids_digest
 
 
 class Peer:

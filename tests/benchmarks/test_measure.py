@@ -8,10 +8,10 @@ import mlx.core as mx
 import pytest
 
 from benchmarks import laws, report
-from benchmarks.cells import ids_digest
 from benchmarks.receipt import Receipt
 from benchmarks.summary import by_cell, refusal, speed, summarise, usable
-from benchmarks.window import score
+from mtrun.runtime.measure.digest import ids_digest
+from mtrun.runtime.measure.window import score
 from support.host_parts import host_parts
 from support.tiny_pack import write_tiny_pack
 from support.tiny_parts import tiny_parts

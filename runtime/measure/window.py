@@ -5,29 +5,16 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.cells import ids_digest
+from mtrun.runtime.measure.digest import ids_digest
+from mtrun.runtime.measure.setting import sampling_of
 
 if TYPE_CHECKING:
     from mtrun.runtime.generator import MtpGenerator
-    from mtrun.runtime.preparation import Preparation
-    from mtrun.runtime.requests import Sampling
 
 SCORE_ROWS = 256  # vocabulary rows held at a time while a text is scored
-
-
-def sampling_of(run: Preparation, seed: int) -> Sampling:
-    """The sampler in force: the configuration's values over the pack's over the library's."""
-    from mtrun.runtime.requests import Sampling
-
-    found: dict[str, Any] = {}
-    for name in (item.name for item in fields(Sampling)):
-        for source in (run.pack.sampler, run.config.sampler):
-            value = getattr(source, name, None)
-            found |= {} if value is None else {name: value}
-    return replace(Sampling(**found), seed=seed)
 
 
 def measure(generator: MtpGenerator, prompt: str, seed: int, tokens: int) -> dict[str, Any]:

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from benchmarks.stats import band, interval_of, paired_difference, paired_ratio, seed_means, t_interval
+from mtrun.runtime.measure.stats import band, interval_of, paired_difference, paired_ratio, seed_means, t_interval
 
 RUNS, SEEDS = 3000, 6
 

@@ -1,0 +1,1 @@
+"""What measurements share: windows, settings, statistics, and files that survive a kill."""
