@@ -19,6 +19,10 @@ COMMANDS = {
     "profiles": "mtrun.runtime.cli.profiles:profiles",
     "pack": "mtrun.runtime.cli.pack:pack",
     "forge": "mtrun.runtime.cli.forge:forge",
+    "eval": "mtrun.runtime.cli.eval:evaluate",
+    "bench": "mtrun.runtime.cli.bench:bench",
+    "report": "mtrun.runtime.cli.report:report",
+    "receipt": "mtrun.runtime.cli.receipt:receipt",
     "completion": "mtrun.runtime.cli.completion:completion",
 }
 # One line each for the help page, so that printing it imports no command.
@@ -29,6 +33,10 @@ SUMMARIES = {
     "profiles": "List the profiles.",
     "pack": "List, fetch, inspect and verify packs.",
     "forge": "Train a draft head.",
+    "eval": "Measure answers and text of a law, and compare two.",
+    "bench": "Measure speed: windows, sweeps, paired rounds.",
+    "report": "Tables, charts and a page from the receipts of runs.",
+    "receipt": "Show, compare, verify or replay a receipt.",
     "completion": "Print the completion script of a shell.",
 }
 CONFIGURED = ("serve", "generate", "audit")
