@@ -99,14 +99,15 @@ class MtpGenerator:
         )
         return self.decoder.run(request, cancelled)
 
-    def close(self) -> None:
+    def close(self, keep_streams: bool = False) -> None:
         """Takes the lanes out, lets go of the weights and ends this thread's MLX streams.
 
-        MLX aborts the process at exit when a stream's own thread outlives the thread that made it.
+        MLX aborts the process at exit when a stream's own thread outlives the thread that made it. `keep_streams`: the
+        caller goes on with MLX on this thread.
         """
         self.installation.undo()
         self.decoder = self._loaded = None
-        if self._owns_thread and "mlx.core" in sys.modules:
+        if self._owns_thread and not keep_streams and "mlx.core" in sys.modules:
             import mlx.core as mx
 
             mx.clear_streams()

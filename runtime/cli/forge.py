@@ -6,6 +6,7 @@ import json
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,7 +38,7 @@ def _pack_command(name: str) -> Callable[[Callable[..., Any]], click.Command]:
         def run(source: str, threads: int, **options: Any) -> Any:
             from mtrun.runtime.forge.opened import arm_blas, open_pack
 
-            opened = open_pack(source)
+            opened = replace(open_pack(source), threads=threads)
             blas = arm_blas(opened, threads)  # before anything imports mlx
             click.echo(f"cpu_blas {'armed' if blas.ok else 'declined'}: {blas.reason}", err=True)
             return body(opened, **options)
@@ -83,8 +84,7 @@ def features(opened: Opened, data: Path, out: Path, limit: int | None, top_from:
     plan = Plan.of(chats, config, out)
     total = int(chats.lengths[plan.chats].sum())
     done = new = 0
-    trunk = opened.trunk()
-    with progress("features") as advance:
+    with opened.served_trunk() as trunk, progress("features") as advance:
         for path, tokens, computed in extract(trunk, chats, plan):
             done, new = done + tokens, new + (tokens if computed else 0)
             advance(done / total, f"{path.name}  {done:,} of {total:,} tokens")
@@ -106,17 +106,20 @@ def features(opened: Opened, data: Path, out: Path, limit: int | None, top_from:
 @_set("--chain-share", SHARE, 0.5, "Share of positions scored at depths 2 and more.")
 @_set("--top-p", click.FloatRange(0, 1, min_open=True), 0.95, "The sampler's top_p that targets are cut by.")
 @_set("--top-k", COUNT, 20, "The sampler's top_k that targets are cut by.")
+@_set("--overlap-share", SHARE, 0.0, "Share of the loss that is 1 - overlap; the rest is cross-entropy.")
+@click.option("--from-own", is_flag=True, help="Start from the head that PACK carries, over its draft ids.")
 @_set("--draft-vocab", COUNT, 8192, "Ids the head drafts over, ranked by the trunk's mass.")
 @_set("--report-every", COUNT, 20, "Steps a log line.")
 @_set("--measure-every", COUNT, 200, "Steps between two held-out measurements.")
 @_set("--seed", int, 0, "Of weights and order.")
 @click.option("--resume/--fresh", default=True, show_default=True, help="Go on from the folder's checkpoint, or anew.")
-def train(opened: Opened, resume: bool, **options: Any) -> int:
+def train(opened: Opened, resume: bool, from_own: bool, **options: Any) -> int:
     """Train an MTP head for PACK on feature shards. Ctrl-C saves; the same command goes on."""
     from mtrun.runtime.forge import record, runner
     from mtrun.runtime.forge.bar import progress
 
-    job, config = _job(options), _recipe(options)
+    job = _job(options)
+    config = replace(_recipe(options), start=opened.own_head_sha256() if from_own else None)
     trainer = runner.prepare(opened, config, job, fresh=not resume)
     if trainer.cursor.step:
         click.echo(f"goes on at step {trainer.cursor.step:,} of {job.out}", err=True)
@@ -135,7 +138,18 @@ def train(opened: Opened, resume: bool, **options: Any) -> int:
 def _recipe(options: dict[str, Any]) -> TrainConfig:
     from mtrun.runtime.forge.recipe import TrainConfig
 
-    same = ("minutes", "batch", "warmup", "depth", "chain_from", "chain_share", "top_p", "top_k", "seed")
+    same = (
+        "minutes",
+        "batch",
+        "warmup",
+        "depth",
+        "chain_from",
+        "chain_share",
+        "overlap_share",
+        "top_p",
+        "top_k",
+        "seed",
+    )
     steps = options["steps"] or (1000 if options["minutes"] is None else 10**7)
     return TrainConfig(steps=steps, learning_rate=options["lr"], **{name: options[name] for name in same})
 
@@ -215,14 +229,13 @@ def _loaded(opened: Opened, run: Path | None, cut: dict[str, Any]) -> Trainer:
     from mtrun.runtime.forge.train import Trainer
 
     if run is None:
-        weights, ids = opened.own_head()
+        head, ids = opened.started_head()
         config = TrainConfig(**cut)
     else:
         found = checkpoint.required(run)
-        weights, ids, config = found.head, found.draft_ids, found.config
+        head, ids, config = opened.new_head(0), found.draft_ids, found.config
+        head.update(tree_unflatten(list(found.head.items())))
     embedding, vocabulary = opened.tables(ids)
-    head = opened.new_head(0)
-    head.update(tree_unflatten(list(weights.items())))
     return Trainer(config, head, embedding, vocabulary)
 
 

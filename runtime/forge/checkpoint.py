@@ -25,7 +25,7 @@ class Cursor:
     epoch: int = 0
     shard: int = 0  # next entry of the epoch's shard order
     seconds: float = 0.0  # spent in steps, not in evaluations
-    losses: list[float] = field(default_factory=list)  # depth 1, nats, one a step
+    losses: list[float] = field(default_factory=list)  # depth 1, one a step
     batch: int = 0  # batches of that shard already trained on
     generator: dict[str, Any] | None = None  # state of the shard's random generator after them; None = untouched
 

@@ -16,9 +16,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import mlx.core as mx
 import numpy as np
 
+from mtrun.kernels.arrays import logsumexp, of_module, take
 from mtrun.kernels.rows import top_ids
 from mtrun.runtime.errors import ConfigurationError
 from mtrun.runtime.forge.corpus import Corpus
@@ -121,12 +121,15 @@ def _forwards(trunk: Trunk, chosen: Corpus, batch: int, hidden: np.ndarray) -> I
     """Fills hidden [N, H] batch by batch; yields the tokens of each."""
     ends = np.cumsum(chosen.lengths)
     by_length = np.argsort(chosen.lengths, kind="stable")
+    batch = batch if trunk.xp is not np else 1  # a trunk that computes on the host takes one sequence
     for start in range(0, len(by_length), batch):
         group = by_length[start : start + batch]
         ids = np.zeros((len(group), int(chosen.lengths[group].max())), dtype=np.int32)  # [B, L], 0 past the end
         for row, chat in zip(ids, group, strict=True):
             row[: chosen.lengths[chat]] = chosen.ids[ends[chat] - chosen.lengths[chat] : ends[chat]]
-        states = np.array(trunk.forward(mx.array(ids), trunk.new_caches(), "none").hidden)  # [B, L, H] float32
+        states = np.array(
+            trunk.forward(of_module(ids, trunk.xp), trunk.new_caches(), "none").hidden
+        )  # [B, L, H] float32
         for state, chat in zip(states, group, strict=True):
             hidden[ends[chat] - chosen.lengths[chat] : ends[chat]] = state[: chosen.lengths[chat]]
         yield int(chosen.lengths[group].sum())
@@ -143,7 +146,7 @@ def _shard(trunk: Trunk, chosen: Corpus, hidden: np.ndarray, config: FeatureConf
     rows = wanted_rows(response, chosen.lengths)
     for start in range(0, len(rows), _ROWS):
         some = rows[start : start + _ROWS]
-        ids[some], logp[some] = top_rows(trunk, mx.array(hidden[some]), top)
+        ids[some], logp[some] = top_rows(trunk, hidden[some], top)
     return {
         "ids": chosen.ids.astype(small),
         "lengths": chosen.lengths.astype(np.int32),
@@ -161,13 +164,13 @@ def wanted_rows(response: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     return np.flatnonzero(need)
 
 
-def top_rows(trunk: Trunk, hidden: mx.array, top: int) -> tuple[np.ndarray, np.ndarray]:
+def top_rows(trunk: Trunk, hidden: np.ndarray, top: int) -> tuple[np.ndarray, np.ndarray]:
     """hidden [R, H] -> ids [R, top] best first and their log-probabilities over the full vocabulary [R, top]."""
-    logits = trunk.project(hidden)  # [R, V]
+    logits = trunk.project(of_module(hidden, trunk.xp))  # [R, V]
     ids = top_ids(logits, top)
-    logp = mx.take_along_axis(logits, ids, axis=-1) - mx.logsumexp(logits, axis=-1, keepdims=True)
-    mx.eval(ids, logp)
-    return np.array(ids), np.array(logp)
+    # A row at a time: on the host a row stays in the cache between its passes.
+    total = trunk.xp.concatenate([logsumexp(row[None]) for row in logits])
+    return np.array(ids), np.array(take(logits, ids) - total)
 
 
 def _write(path: Path, arrays: dict[str, np.ndarray]) -> None:

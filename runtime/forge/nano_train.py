@@ -25,7 +25,7 @@ from mlx_lm.models import llama
 from mtrun.runtime.errors import ConfigurationError
 from mtrun.runtime.forge.nano_recipe import LENGTH, NanoConfig, tasks_at
 from mtrun.runtime.forge.nano_tokenizer import END, encode_task
-from mtrun.runtime.forge.objective import soft_cross_entropy
+from mtrun.runtime.forge.objective import draft_loss
 
 FILE = "trunk.safetensors"
 _QUARTERS = ((0, 3), (1, 2))  # quarters by length: shortest and longest together, so both streams take as long
@@ -165,7 +165,7 @@ def _loss(model: Any, rows: Rows) -> mx.array:
     states = model.model(rows.ids[:, :-1])
     picked = states.reshape(-1, states.shape[-1])[rows.index]
     logits = model.model.embed_tokens.as_linear(picked)  # [N, V]
-    return soft_cross_entropy(logits, rows.targets, rows.weights).sum()
+    return draft_loss(0.0)(logits, rows.targets, rows.weights).sum()
 
 
 def _pad(chats: list[tuple[list[int], int]], pad: int, weight: np.ndarray) -> Rows:

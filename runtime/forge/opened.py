@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -28,11 +30,32 @@ class Opened:
     pack: PackDescription
     trunk_identity: str
     source_sha256: str  # the file that the trunk was converted from; the trunk's own identity where nothing says
+    source: str = ""  # what was written to name it
+    threads: int = 1  # of products
 
     def trunk(self) -> Trunk:
         """The trunk alone as dense float32, on the calling thread. Raises PackError."""
         plain = replace(self.pack, head=Decision(False, "unused", "forging reads the trunk only."))
         return family_of(plain).load(plain).trunk
+
+    @contextmanager
+    def served_trunk(self) -> Iterator[Trunk]:
+        """The trunk as it is served, with the lanes that the machine supports, on the calling thread. Raises PackError.
+
+        States and rows are then those that the head will meet; native forwards are several times faster than MLX's.
+        """
+        from mtrun.runtime.config.compose import compose
+        from mtrun.runtime.generator import MtpGenerator
+        from mtrun.runtime.preparation import prepare
+
+        words = [f"pack={self.source}", "profile=turbo", "draft.depth=0", f"engine.threads={self.threads}"]
+        generator = MtpGenerator(prepare(compose(words)))
+        try:
+            generator.load()
+            assert generator.decoder is not None
+            yield generator.decoder.parts.trunk
+        finally:
+            generator.close(keep_streams=True)
 
     def new_head(self, seed: int) -> MtpHead:
         """A fresh head of the trunk's layer shape; equal seeds give equal weights."""
@@ -54,6 +77,24 @@ class Opened:
         weights = load_head_weights(self.pack, expected_shapes(build_head(self.pack.config)))
         ids = weights.pop(DRAFT_IDS, None)
         return weights, mx.arange(self.pack.vocab_size) if ids is None else mx.sort(ids)
+
+    def own_head_sha256(self) -> str:
+        """Of the pack's head file. Raises PackError where the pack carries no head that fits."""
+        from mtrun.runtime.packs.identity import sha256_file
+        from mtrun.runtime.packs.members import HEAD
+
+        if not self.pack.head.ok:
+            raise PackError(f"{self.pack.name} has no head to start from ({self.pack.head.reason}): drop --from-own.")
+        return sha256_file(self.pack.folder / HEAD)
+
+    def started_head(self) -> tuple[MtpHead, Any]:
+        """A head with the pack's own weights, and its draft ids [V'] int32. Raises PackError."""
+        from mlx.utils import tree_unflatten
+
+        weights, ids = self.own_head()
+        head = self.new_head(0)
+        head.update(tree_unflatten(list(weights.items())))
+        return head, ids
 
     def tables(self, ids: Any) -> tuple[mx.array, Vocabulary]:
         """The input embeddings [V, H] and the draft vocabulary of ids [V'] int32; the rest of the trunk is dropped."""
@@ -81,9 +122,9 @@ def open_pack(source: str) -> Opened:
         )
     if pack.manifest is None:
         identity = trunk_identity(pack.trunk.values())
-        return Opened(pack, identity, identity)
+        return Opened(pack, identity, identity, source)
     identity = pack.manifest.trunk_identity
-    return Opened(pack, identity, pack.manifest.provenance.get("source_sha256", identity))
+    return Opened(pack, identity, pack.manifest.provenance.get("source_sha256", identity), source)
 
 
 def arm_blas(opened: Opened, threads: int) -> Decision:

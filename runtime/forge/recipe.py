@@ -21,6 +21,8 @@ class TrainConfig:
     chain_share: float = 0.5  # share of positions scored at depths >= 2
     top_p: float = 0.95  # the law the head will be judged under, at temperature 1
     top_k: int = 20
+    overlap_share: float = 0.0  # of the loss that is 1 - overlap, the rest is cross-entropy
+    start: str | None = None  # sha256 of the head that the run starts from, None = random weights
     checkpoint_every: int = 50  # steps, besides the checkpoint after each shard
     seed: int = 0
 

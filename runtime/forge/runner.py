@@ -64,8 +64,12 @@ def prepare(opened: Opened, config: TrainConfig, job: Job, fresh: bool) -> Train
         features.shard_paths(folder)
     if fresh:
         record.clear(job.out, checkpoint.FILE, DRAFT_IDS, record.LOG, record.RUN)
-    embedding, vocabulary = opened.tables(draft_ids(opened, paths, job))
-    trainer = Trainer(config, opened.new_head(config.seed), embedding, vocabulary)
+    if config.start is None:
+        head, ids = opened.new_head(config.seed), draft_ids(opened, paths, job)
+    else:
+        head, ids = opened.started_head()
+    embedding, vocabulary = opened.tables(ids)
+    trainer = Trainer(config, head, embedding, vocabulary)
     trainer.resume(job.out)
     record.cut_log(job.out, trainer.cursor.step)
     return trainer

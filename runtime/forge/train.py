@@ -22,7 +22,7 @@ from mlx.utils import tree_flatten, tree_unflatten
 from mtrun.runtime.errors import ConfigurationError
 from mtrun.runtime.forge import checkpoint, features
 from mtrun.runtime.forge.checkpoint import Checkpoint, Cursor
-from mtrun.runtime.forge.objective import filtered_targets, overlap, soft_cross_entropy
+from mtrun.runtime.forge.objective import draft_loss, filtered_targets, overlap
 from mtrun.runtime.forge.recipe import LENGTH, TrainConfig
 from mtrun.runtime.forge.rollout import chain
 from mtrun.runtime.packs.head import MtpHead
@@ -65,6 +65,7 @@ class Trainer:
         self.config, self.head, self.embedding, self.vocabulary = config, head, embedding, vocabulary
         self.cursor = Cursor()
         self.optimizer = optim.AdamW(learning_rate=config.learning_rate, weight_decay=config.weight_decay)
+        self.measure = draft_loss(config.overlap_share)
         self.optimizer.init(head.trainable_parameters())
 
     # -- schedule ---------------------------------------------------------------------------------------------------
@@ -114,7 +115,7 @@ class Trainer:
         return scores
 
     def step(self, chats: features.Chats, rng: np.random.Generator) -> float | None:
-        """One optimizer step; returns the depth-1 loss in nats, None for a batch with nothing to score (no step)."""
+        """One optimizer step; returns the depth-1 loss, None for a batch with nothing to score (no step)."""
         started = time.monotonic()
         depth = self.depth()
         shares = [1.0] + [self.config.chain_share] * (depth - 1)
@@ -123,7 +124,7 @@ class Trainer:
             return None
 
         def loss(head: MtpHead) -> tuple[mx.array, mx.array]:
-            scores = self.score(head, chats, targets, soft_cross_entropy)
+            scores = self.score(head, chats, targets, self.measure)
             return mx.stack(scores).mean(), scores[0]
 
         (_, first), grads = nn.value_and_grad(self.head, loss)(self.head)

@@ -117,8 +117,11 @@ class Ran:
     network: str
 
 
-def run_tests(code: str, name: str, tests: list[Any], limits: Limits) -> Ran:
-    """Runs `code` and compares function `name` on `tests`, pairs of (arguments, right value) of JSON types."""
+def run_tests(code: str, name: str, tests: list[Any], limits: Limits, modules: tuple[str, ...] = ()) -> Ran:
+    """Runs `code` and compares function `name` on `tests`, pairs of (arguments, right value) of JSON types.
+
+    `modules` of the standard library can be imported beside the usual ones, whoever may read the library.
+    """
     settings = {
         "RLIMIT_CPU": (limits.cpu_seconds, limits.cpu_seconds + 1),
         "RLIMIT_AS": (limits.memory_bytes, limits.memory_bytes),
@@ -127,7 +130,8 @@ def run_tests(code: str, name: str, tests: list[Any], limits: Limits) -> Ran:
         "RLIMIT_NOFILE": (16, 16),
         "RLIMIT_CORE": (0, 0),
     }
-    job = json.dumps({"code": code, "name": name, "tests": tests, "limits": settings, "modules": _MODULES}).encode()
+    known = (*_MODULES, *modules)
+    job = json.dumps({"code": code, "name": name, "tests": tests, "limits": settings, "modules": known}).encode()
     with tempfile.TemporaryDirectory(prefix="mtrun-sandbox-") as folder:
         output, ended = _child(job, folder, limits.wall_seconds)
     if ended is None:

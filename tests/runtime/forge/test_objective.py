@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from mtrun.kernels.rows import RowFilter, filter_rows
-from mtrun.runtime.forge.objective import filtered_targets, overlap, soft_cross_entropy
+from mtrun.runtime.forge.objective import draft_loss, filtered_targets, overlap
 
 
 def sample(seed: int, mass: float = 1.0) -> tuple[mx.array, mx.array, mx.array]:
@@ -17,29 +17,35 @@ def sample(seed: int, mass: float = 1.0) -> tuple[mx.array, mx.array, mx.array]:
     return mx.array(logits), mx.array(slots), mx.array(target)
 
 
-def plain(logits: mx.array, slots: mx.array, target: mx.array) -> mx.array:
-    logp = logits - mx.logsumexp(logits, axis=-1, keepdims=True)
-    return -mx.sum(target * mx.take_along_axis(logp, slots, axis=-1), axis=-1)
+def plain(share: float):
+    def loss(logits: mx.array, slots: mx.array, target: mx.array) -> mx.array:
+        logp = logits - mx.logsumexp(logits, axis=-1, keepdims=True)
+        entropy = -mx.sum(target * mx.take_along_axis(logp, slots, axis=-1), axis=-1)
+        return (1 - share) * entropy + share * (1 - overlap(logits, slots, target))
+
+    return loss
 
 
+@pytest.mark.parametrize("share", [0.0, 0.7, 1.0])
 @pytest.mark.parametrize("mass", [1.0, 0.6])
-def test_loss_and_gradient_are_those_of_autodiff(mass: float) -> None:
+def test_loss_and_gradient_are_those_of_autodiff(mass: float, share: float) -> None:
     logits, slots, target = sample(0, mass)
     scale = mx.array(np.linspace(0.5, 2, 5).astype(np.float32))
 
     def of(loss):
         return mx.value_and_grad(lambda x: mx.sum(scale * loss(x, slots, target)))(logits)
 
-    (value, grad), (expected, reference) = of(soft_cross_entropy), of(plain)
+    (value, grad), (expected, reference) = of(draft_loss(share)), of(plain(share))
     assert np.allclose(value.item(), expected.item(), rtol=1e-5)
     assert np.allclose(np.array(grad), np.array(reference), atol=1e-6)
 
 
-def test_unused_slots_that_repeat_take_no_part() -> None:
+@pytest.mark.parametrize("share", [0.0, 0.7])
+def test_unused_slots_that_repeat_take_no_part(share: float) -> None:
     logits, slots, target = sample(1)
     slots[0, 2] = slots[0, 1]
-    grads = mx.grad(lambda x: mx.sum(soft_cross_entropy(x, slots, target)))(logits)
-    reference = mx.grad(lambda x: mx.sum(plain(x, slots, target)))(logits)
+    grads = mx.grad(lambda x: mx.sum(draft_loss(share)(x, slots, target)))(logits)
+    reference = mx.grad(lambda x: mx.sum(plain(share)(x, slots, target)))(logits)
     assert np.allclose(np.array(grads), np.array(reference), atol=1e-6)
 
 
