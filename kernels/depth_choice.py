@@ -22,8 +22,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 MARGIN = 0.03  # the most that drafting may cost against plain decoding, from BOUND_TOKENS tokens on
-EARN = 0.02  # of it, what each token may cost for good
-LOAN = 2.0  # plain cycles that a reply may lose at its start, before anything is known of its drafts
+EARN = 0.015  # of it, what each token may cost for good
+LOAN = 1.0  # plain cycles that a reply may lose at its start, before anything is known of its drafts
 BOUND_TOKENS = round(LOAN / (MARGIN - EARN))
 CAP = 8.0  # plain cycles of slack that a good stretch may save up
 
