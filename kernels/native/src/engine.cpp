@@ -14,9 +14,12 @@ Rounded RoundedRows::view(int rows, int width, Activation how) {
   const size_t values = (size_t)rows * (size_t)width, groups = values / GROUP;
   if (how == WIDE && words_.size() < values) words_.resize(values);
   if (how == INT8 && bytes_.size() < values) bytes_.resize(values);
-  if (scale_.size() < groups) scale_.resize(groups);
+  if (how == WIDE && raise_.size() < groups) raise_.resize(groups);
+  if (how == INT8 && scale_.size() < groups) scale_.resize(groups);
+  if (unit_.size() < (size_t)rows) unit_.resize((size_t)rows);
   if (sum_.size() < groups) sum_.resize(groups);
-  return {how == WIDE ? words_.data() : nullptr, how == INT8 ? bytes_.data() : nullptr, scale_.data(), sum_.data(), width};
+  return {how == WIDE ? words_.data() : nullptr, how == INT8 ? bytes_.data() : nullptr, scale_.data(), raise_.data(),
+          unit_.data(), sum_.data(), width};
 }
 
 void Buffer::shape(int rows, int width) {

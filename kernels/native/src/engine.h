@@ -20,7 +20,8 @@ class RoundedRows {
  private:
   std::vector<int16_t> words_;
   std::vector<int8_t> bytes_;
-  std::vector<float> scale_, sum_;
+  std::vector<int32_t> raise_;
+  std::vector<float> scale_, unit_, sum_;
 };
 
 class Engine {

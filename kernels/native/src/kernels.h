@@ -12,6 +12,7 @@ constexpr int TILE = 32;    // outputs of a weight tile: each broadcast activati
 constexpr int GROUP = 32;   // inputs that share a scale
 constexpr int PAGE = 256;   // positions of a KV page
 constexpr int STRIP = 4;    // most rows that share one pass over a weight tile
+constexpr int MOST_RAISE = 60;  // a sum of 31 bits raised so far, times any half, is still finite
 constexpr int MOST_HEADS = 64;  // query heads that may share one key-value head
 
 // How a tile of 32 outputs is stored. The quantised forms are blocks of 32 outputs x 32 inputs, in the order of inputs,
@@ -24,17 +25,21 @@ enum Format { Q4_HALF, Q4_FLOAT, Q8_HALF, Q8_FLOAT, Q8_HALF_CENTRED, DENSE_FLOAT
 
 // How activations meet quantised weights.
 enum Activation {
-  WIDE,  // int16 with a scale per 32 values: float32-grade
+  WIDE,  // int16 with a power of two per 32 values: float32-grade
   INT8,  // int8 with a scale per 32 values: llama.cpp's precision
 };
 
-// Rows rounded for quantised weights, each value = scale * integer; one of `words` and `bytes` is null. Four neighbouring
-// words stand in the order 0, 2, 1, 3: the two bytes of a pair of weights are taken apart by a mask and a shift.
+// Rows rounded for quantised weights; one of `words` and `bytes` is null. A byte stands for scale * byte, a word for
+// unit * 2^raise * word: a power of two is an addition to a sum's exponent, which leaves the multipliers to the products.
+// Four neighbouring words stand in the order 0, 2, 1, 3: the two bytes of a pair of weights are taken apart by a mask and
+// a shift.
 struct Rounded {
   int16_t* words;  // [M, K]
   int8_t* bytes;   // [M, K]
-  float* scale;    // [M, K / 32]
-  float* sum;      // [M, K / 32] scale * sum of the group's integers
+  float* scale;    // [M, K / 32] of bytes
+  int32_t* raise;  // [M, K / 32] of words, 0 to MOST_RAISE, at the place of a float's exponent
+  float* unit;     // [M] of words
+  float* sum;      // [M, K / 32] the group's sum: scale * sum of bytes, 2^raise * sum of words
   int width;       // K
 };
 

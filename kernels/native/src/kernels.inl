@@ -44,19 +44,18 @@ static inline void dot_block(I (*sums)[R][M], const uint8_t* w, const int16_t* x
     I(*sum)[M] = sums[j % chains(M)];
     for (int r = 0; r < R; r++) {
       const B bytes = load_bytes(w + r * line_bytes(BITS) + 64 * j);
+      // One part of the line meets all rows before the next: neighbouring products do not wait for each other.
+      const int16_t* at = x + 4 * j;
       if constexpr (BITS == 4) {
         const W a = nibble_words<0>(bytes), b = nibble_words<2>(bytes), c = nibble_words<1>(bytes), d = nibble_words<3>(bytes);
-        for (int m = 0; m < M; m++) {
-          const int16_t* at = x + (long)m * width + 4 * j;
-          sum[r][m] = dot_words(dot_words(sum[r][m], a, at), b, at + 2);
-          sum[r][m] = dot_words(dot_words(sum[r][m], c, at + 16), d, at + 18);
-        }
+        for (int m = 0; m < M; m++) sum[r][m] = dot_words(sum[r][m], a, at + (long)m * width);
+        for (int m = 0; m < M; m++) sum[r][m] = dot_words(sum[r][m], b, at + (long)m * width + 2);
+        for (int m = 0; m < M; m++) sum[r][m] = dot_words(sum[r][m], c, at + (long)m * width + 16);
+        for (int m = 0; m < M; m++) sum[r][m] = dot_words(sum[r][m], d, at + (long)m * width + 18);
       } else {
         const W a = byte_words<0>(bytes), b = byte_words<1>(bytes);
-        for (int m = 0; m < M; m++) {
-          const int16_t* at = x + (long)m * width + 4 * j;
-          sum[r][m] = dot_words(dot_words(sum[r][m], a, at), b, at + 2);
-        }
+        for (int m = 0; m < M; m++) sum[r][m] = dot_words(sum[r][m], a, at + (long)m * width);
+        for (int m = 0; m < M; m++) sum[r][m] = dot_words(sum[r][m], b, at + (long)m * width + 2);
       }
     }
   }
@@ -89,6 +88,7 @@ constexpr int block_bytes(int bits, bool half, bool centred) {
 // One tile times M rows.
 template <int BITS, bool HALF, bool CENTRED, class X, int M>
 static void quantised_tile(const uint8_t* w, const Rounded& x, const X* values, int row, float* y, long stride) {
+  constexpr bool WORDS = sizeof(X) == 2;
   constexpr int BLOCK = block_bytes(BITS, HALF, CENTRED), SCALES = R * line_bytes(BITS), VECTOR = LANES * (HALF ? 2 : 4);
   const int groups = x.width / GROUP;
   F out[R][M];
@@ -109,12 +109,15 @@ static void quantised_tile(const uint8_t* w, const Rounded& x, const X* values, 
         I sum = sums[0][r][m];
         for (int c = 1; c < chains(M); c++) sum = add(sum, sums[c][r][m]);
         const F whole = set1(CENTRED ? -128.0f * x.sum[at] : x.sum[at]);
-        out[r][m] = fma(bias, whole, fma(mul(scale, set1(x.scale[at])), to_float(sum), out[r][m]));
+        if constexpr (WORDS) out[r][m] = fma(scale, raise(to_float(sum), x.raise[at]), out[r][m]);
+        else out[r][m] = fma(mul(scale, set1(x.scale[at])), to_float(sum), out[r][m]);
+        out[r][m] = fma(bias, whole, out[r][m]);
       }
     }
   }
   for (int r = 0; r < R; r++)
-    for (int m = 0; m < M; m++) store(y + (long)(row + m) * stride + r * LANES, out[r][m]);
+    for (int m = 0; m < M; m++)
+      store(y + (long)(row + m) * stride + r * LANES, WORDS ? mul(out[r][m], set1(x.unit[row + m])) : out[r][m]);
 }
 
 template <int BITS, bool HALF, bool CENTRED, class X>
@@ -153,37 +156,92 @@ static void quantised(Format format, const uint8_t* tiles, int first, int last, 
 #undef MTRUN_CASE
 }
 
-static void round_row(const float* x, const Rounded& out, int index) {
+// The largest absolute value of a group; NaN when one of its values is NaN or infinite, which comparisons hide.
+static inline float group_peak(const float* x) {
+  const F a = load(x), b = load(x + LANES);
+  return reduce_add(add(not_finite(a), not_finite(b))) == 0 ? reduce_max(max(abs(a), abs(b))) : __builtin_nanf("");
+}
+
+// A group of next to nothing is 0: the inverse of its peak would overflow. So is one with NaN.
+static inline bool something(float peak) { return peak > 1e-30f; }
+
+static inline float power(int exponent) {  // 2^exponent, -126 to 127
+  const int32_t bits = (exponent + 127) << 23;
+  float f;
+  __builtin_memcpy(&f, &bits, 4);
+  return f;
+}
+
+// The least e with peak <= 32767 * 2^e.
+static inline int word_exponent(float peak) {
+  int32_t bits;
+  __builtin_memcpy(&bits, &peak, 4);
+  const int e = (bits >> 23) - 127 - 14;
+  return peak > 32767.0f * power(e) ? e + 1 : e;
+}
+
+static int32_t group_integers(const float* x, float inverse, int32_t* t) {
+  store_rounded(t, mul(load(x), set1(inverse)));
+  store_rounded(t + LANES, mul(load(x + LANES), set1(inverse)));
+  int32_t sum = 0;
+  for (int i = 0; i < GROUP; i++) sum += t[i];
+  return sum;
+}
+
+static void round_bytes(const float* x, const Rounded& out, int index) {
   const int groups = out.width / GROUP;
-  const float top = out.words ? 32767.0f : 127.0f;
-  const long row = (long)index * out.width;
-  for (int g = 0; g < groups; g++, x += GROUP) {
-    const F a = load(x), b = load(x + LANES);
-    const float peak = reduce_max(max(abs(a), abs(b)));
-    // Comparisons hide NaN: a group that holds one, or an infinity, gets no scale, and neither do its products. A group
-    // of next to nothing is 0: the inverse of its peak would overflow.
-    const bool finite = reduce_add(add(not_finite(a), not_finite(b))) == 0;
-    const bool some = finite && peak > 1e-30f;
-    const float scale = finite ? (some ? peak / top : 0.0f) : __builtin_nanf(""), inverse = some ? top / peak : 0.0f;
-    int32_t t[GROUP], sum = 0;
-    store_rounded(t, some ? mul(a, set1(inverse)) : set1(0.0f));
-    store_rounded(t + LANES, some ? mul(b, set1(inverse)) : set1(0.0f));
-    for (int i = 0; i < GROUP; i++) sum += t[i];
-    if (out.words) {
-      int16_t* to = out.words + row + g * GROUP;
-      for (int i = 0; i < GROUP; i += 4) {
-        to[i] = (int16_t)t[i];
-        to[i + 1] = (int16_t)t[i + 2];
-        to[i + 2] = (int16_t)t[i + 1];
-        to[i + 3] = (int16_t)t[i + 3];
-      }
-    } else {
-      int8_t* to = out.bytes + row + g * GROUP;
-      for (int i = 0; i < GROUP; i++) to[i] = (int8_t)t[i];
-    }
+  int8_t* to = out.bytes + (long)index * out.width;
+  for (int g = 0; g < groups; g++, x += GROUP, to += GROUP) {
+    const float peak = group_peak(x);
+    const bool some = something(peak);
+    int32_t t[GROUP] = {};
+    const int32_t sum = some ? group_integers(x, 127.0f / peak, t) : 0;
+    for (int i = 0; i < GROUP; i++) to[i] = (int8_t)t[i];
+    const float scale = some ? peak / 127.0f : peak != peak ? peak : 0.0f;
     out.scale[(long)index * groups + g] = scale;
     out.sum[(long)index * groups + g] = scale * (float)sum;
   }
+}
+
+// The smallest exponent of the row's groups is its unit. Groups that far below the largest become 0 take that of the
+// smallest one that can be raised to it.
+static void round_words(const float* x, const Rounded& out, int index) {
+  const int groups = out.width / GROUP;
+  int16_t* to = out.words + (long)index * out.width;
+  int32_t* raises = out.raise + (long)index * groups;
+  float* sums = out.sum + (long)index * groups;
+  int lowest = 1000, highest = -1000;
+  for (int g = 0; g < groups; g++) {
+    sums[g] = group_peak(x + g * GROUP);
+    if (!something(sums[g])) continue;
+    raises[g] = word_exponent(sums[g]);
+    lowest = raises[g] < lowest ? raises[g] : lowest;
+    highest = raises[g] > highest ? raises[g] : highest;
+  }
+  if (lowest < highest - MOST_RAISE) lowest = highest - MOST_RAISE;
+  out.unit[index] = highest >= lowest ? power(lowest) : 0.0f;
+  for (int g = 0; g < groups; g++, x += GROUP, to += GROUP) {
+    const float peak = sums[g];
+    int32_t t[GROUP] = {}, sum = 0;
+    int raised = 0;
+    if (something(peak)) {
+      raised = raises[g] > lowest ? raises[g] - lowest : 0;
+      sum = group_integers(x, power(-lowest - raised), t);
+    }
+    for (int i = 0; i < GROUP; i += 4) {
+      to[i] = (int16_t)t[i];
+      to[i + 1] = (int16_t)t[i + 2];
+      to[i + 2] = (int16_t)t[i + 1];
+      to[i + 3] = (int16_t)t[i + 3];
+    }
+    raises[g] = raised << 23;
+    sums[g] = peak == peak ? power(raised) * (float)sum : peak;
+  }
+}
+
+static void round_row(const float* x, const Rounded& out, int index) {
+  if (out.words) round_words(x, out, index);
+  else round_bytes(x, out, index);
 }
 
 // ---- dense weights ------------------------------------------------------------------------------------------------------

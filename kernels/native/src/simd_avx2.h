@@ -46,6 +46,8 @@ inline F load_bfloat(const uint16_t* p) { return {bfloat8(p), bfloat8(p + 8)}; }
 inline I zero() { return {_mm256_setzero_si256(), _mm256_setzero_si256()}; }
 inline I add(I x, I y) { return {_mm256_add_epi32(x.a, y.a), _mm256_add_epi32(x.b, y.b)}; }
 inline F to_float(I x) { return {_mm256_cvtepi32_ps(x.a), _mm256_cvtepi32_ps(x.b)}; }
+inline __m256 raise8(__m256 x, __m256i by) { return _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(x), by)); }
+inline F raise(F x, int32_t by) { return {raise8(x.a, _mm256_set1_epi32(by)), raise8(x.b, _mm256_set1_epi32(by))}; }
 inline void store_rounded(int32_t* p, F x) {
   _mm256_storeu_si256((__m256i*)p, _mm256_cvtps_epi32(x.a));
   _mm256_storeu_si256((__m256i*)(p + 8), _mm256_cvtps_epi32(x.b));

@@ -37,8 +37,15 @@ inline F load_bfloat(const uint16_t* p) {
 inline I zero() { return {_mm512_setzero_si512()}; }
 inline I add(I a, I b) { return {_mm512_add_epi32(a.v, b.v)}; }
 inline F to_float(I a) { return {_mm512_cvtepi32_ps(a.v)}; }
+inline F raise(F a, int32_t by) {
+  return {_mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(a.v), _mm512_set1_epi32(by)))};
+}
 inline void store_rounded(int32_t* p, F a) { _mm512_storeu_si512(p, _mm512_cvtps_epi32(a.v)); }
-inline B load_bytes(const uint8_t* p) { return {_mm512_loadu_si512(p)}; }
+inline B load_bytes(const uint8_t* p) {
+  __m512i v = _mm512_loadu_si512(p);
+  __asm__("" : "+v"(v));  // read once: compilers put the load into each of its uses
+  return {v};
+}
 inline B low_nibbles(B a) { return {_mm512_and_si512(a.v, _mm512_set1_epi8(15))}; }
 inline B high_nibbles(B a) { return {_mm512_and_si512(_mm512_srli_epi16(a.v, 4), _mm512_set1_epi8(15))}; }
 inline __m512i broadcast4(const int8_t* x) {

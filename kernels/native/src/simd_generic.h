@@ -59,6 +59,16 @@ inline F load_bfloat(const uint16_t* p) {
 inline I zero() { I r; memset(r.v, 0, 64); return r; }
 inline I add(I a, I b) { MTRUN_EACH a.v[i] += b.v[i]; return a; }
 inline F to_float(I a) { F r; MTRUN_EACH r.v[i] = (float)a.v[i]; return r; }
+// Adds `by` to the bits of each float: a multiple of 2^23 multiplies it by a power of two. 0 becomes next to nothing.
+inline F raise(F a, int32_t by) {
+  MTRUN_EACH {
+    int32_t bits;
+    memcpy(&bits, &a.v[i], 4);
+    bits += by;
+    memcpy(&a.v[i], &bits, 4);
+  }
+  return a;
+}
 inline void store_rounded(int32_t* p, F a) { MTRUN_EACH p[i] = (int32_t)__builtin_rintf(a.v[i]); }
 inline B load_bytes(const uint8_t* p) { B r; memcpy(r.v, p, 64); return r; }
 inline B low_nibbles(B a) { for (int i = 0; i < 64; i++) a.v[i] &= 15; return a; }

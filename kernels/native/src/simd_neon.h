@@ -48,6 +48,10 @@ inline F load_bfloat(const uint16_t* p) {
 inline I zero() { I r; MTRUN_EACH r.v[i] = vdupq_n_s32(0); return r; }
 inline I add(I a, I b) { MTRUN_EACH a.v[i] = vaddq_s32(a.v[i], b.v[i]); return a; }
 inline F to_float(I a) { F r; MTRUN_EACH r.v[i] = vcvtq_f32_s32(a.v[i]); return r; }
+inline F raise(F a, int32_t by) {
+  MTRUN_EACH a.v[i] = vreinterpretq_f32_s32(vaddq_s32(vreinterpretq_s32_f32(a.v[i]), vdupq_n_s32(by)));
+  return a;
+}
 inline void store_rounded(int32_t* p, F a) { MTRUN_EACH vst1q_s32(p + 4 * i, vcvtnq_s32_f32(a.v[i])); }
 inline B load_bytes(const uint8_t* p) { B r; MTRUN_EACH r.v[i] = vld1q_u8(p + 16 * i); return r; }
 inline B low_nibbles(B a) { MTRUN_EACH a.v[i] = vandq_u8(a.v[i], vdupq_n_u8(15)); return a; }

@@ -1,7 +1,8 @@
 """Matrix products against the stored weights themselves, in float64, with bounds that follow from the arithmetic.
 
-u = 2^-24 is the rounding of float32. SPAN activations are rounded to integers t of one step s = peak / top (top 32767
-or 127): off by at most half a step, and by 0.01 of one where float32 rounds x * (top / peak). A group of 32 adds
+u = 2^-24 is the rounding of float32. SPAN activations are rounded to integers t of one step: words (top 32767) of the
+least power of two with peak <= top * step, but no less than 2^-60 of the row's largest step; bytes (top 127) of
+peak / top. Each is off by at most half a step, bytes by 0.01 of one more where float32 rounds x * (top / peak). A group of 32 adds
 scale * s * (q . t) and bias * s * sum(t) to the output, each with at most four roundings of its own, and one for each
 later addition of the 2 G.
 """
@@ -23,6 +24,7 @@ from support.native_packs import Triple, centred_triple, random_dense, random_tr
 UNIT = 2.0**-24
 TOP = {Activation.WIDE: np.float32(32767), Activation.INT8: np.float32(127)}
 SPAN = 32  # activations that share a step (kernels.h)
+MOST_RAISE = 60
 NOTHING = np.float32(1e-30)  # a span whose peak does not exceed it counts as zeros
 ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 64, 65)
 SHAPES = ((128, 1), (384, 33), (1152, 70))  # inputs, outputs
@@ -47,9 +49,17 @@ def rounded(x: np.ndarray, top: np.float32) -> tuple[np.ndarray, np.ndarray]:
     missing = -x.shape[1] % SPAN  # the last span may be a shorter one
     spans = np.pad(x, ((0, 0), (0, missing))).reshape(len(x), -1, SPAN)
     peak = np.abs(spans).max(axis=-1, keepdims=True)
-    inverse = np.divide(top, peak, out=np.zeros_like(peak), where=peak > NOTHING)
+    some = peak > NOTHING
+    if top == 127:
+        inverse = np.divide(top, peak, out=np.zeros_like(peak), where=some)
+        step = np.where(some, peak / top, 0)
+    else:
+        exponent = np.ceil(np.log2(np.where(some, peak, 1).astype(np.float64) / 32767))
+        highest = np.where(some, exponent, -np.inf).max(axis=1, keepdims=True)
+        step = np.where(some, np.exp2(np.maximum(exponent, highest - MOST_RAISE)), 0)
+        inverse = np.divide(1, step, out=np.zeros_like(step), where=some).astype(np.float32)
     integers = np.rint(spans * inverse)  # half to even
-    steps = np.where(peak > NOTHING, peak / top, 2 * peak).repeat(SPAN, axis=-1)
+    steps = np.where(some, step, 2 * peak).repeat(SPAN, axis=-1)
     flat = [each.reshape(len(x), -1)[:, : x.shape[1]] for each in (integers, steps)]
     return flat[0].astype(np.float64), flat[1].astype(np.float64)
 
@@ -58,7 +68,7 @@ def accumulation_bound(x: np.ndarray, matrix: Triple, top: np.float32) -> np.nda
     """[R, N] what the roundings of the sums can come to."""
     integers, steps = rounded(x, top)
     terms = np.abs(integers * steps) @ (np.abs(matrix.scales) * matrix.integers + np.abs(matrix.biases)).T
-    return UNIT * (2 * (x.shape[1] // 32) + 4) * terms + 1e-37
+    return UNIT * (2 * (x.shape[1] // 32) + 5) * terms + 1e-37
 
 
 def rounding_bound(x: np.ndarray, matrix: Triple, top: np.float32) -> np.ndarray:
