@@ -2,8 +2,8 @@
 
 MLX decomposes a decode step of a small model into thousands of nodes on a CPU, and multiplies quantised weights one row
 at a time. The native library keeps the weights as they are stored (4 and 8 bits, or dense) in one arena of huge pages,
-rounds activations to 16 bits with a scale per 32 values, and computes every row by itself: row i of a verify of D + 1
-rows has the bits of the same row alone.
+rounds activations to 16 bits with a power of two per 32 values, and computes every row by itself: row i of a verify of
+D + 1 rows has the bits of the same row alone.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """The setting of a measurement: everything that was in force, as one JSON object with a digest of its own.
 
-{schema, overrides, config, config_sha256, sampler, law, provenance, warnings, pack, audit, code, versions, machine}
+{schema, overrides, config, config_sha256, sampler, law, provenance, warnings, pack, audit, code, law_code_sha256,
+lanes_code_sha256{lane: digest}, native_sha256, native_sources_sha256, versions, machine}
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 from mtrun.runtime.measure.code import code_identity
 from mtrun.runtime.measure.digest import sha256_of
 from mtrun.runtime.measure.machine import machine, versions
+from mtrun.runtime.measure.provenance import lane_code, law_code, native_code, native_sources
+from mtrun.runtime.verdicts import State
 
 if TYPE_CHECKING:
     from mtrun.runtime.generator import MtpGenerator
@@ -31,8 +34,20 @@ def setting_of(generator: MtpGenerator, overrides: tuple[str, ...] | list[str]) 
         "pack": pack_identity(generator.prepared.pack),
         "audit": audit(generator),
         "code": code_identity(),
+        **code_in_force(generator),
         "versions": versions(),
         "machine": machine(),
+    }
+
+
+def code_in_force(generator: MtpGenerator) -> dict[str, Any]:
+    """Digests of the law that decides, of the lanes that are in place, and of the native library where one is built."""
+    lanes = [one.lane for one in generator.registry.verdicts() if one.state is not State.DECLINED]
+    return {
+        "law_code_sha256": law_code(law_of(generator)["law"]),
+        "lanes_code_sha256": {lane: lane_code(lane) for lane in lanes},
+        "native_sha256": native_code(),
+        "native_sources_sha256": native_sources(),
     }
 
 

@@ -1,0 +1,1 @@
+"""Receipts of measurements, read back: shown, compared, verified and replayed."""
