@@ -83,10 +83,13 @@ def append_line(path: Path, value: object) -> None:
 
 
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """The objects of a JSONL file; a line that is no JSON object (cut short by a kill) is left out."""
+    """The objects of a JSONL file; a line that is no JSON object (cut short by a kill) is left out.
+
+    A line ends at a newline alone: a text may hold any other separator that Unicode has.
+    """
     if not path.is_file():
         return
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+    for line in path.read_text(encoding="utf-8", errors="replace").split("\n"):
         try:
             found = json.loads(line)
         except ValueError:
