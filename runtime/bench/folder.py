@@ -100,7 +100,7 @@ class RunFolder:
 
     def settle(self, cell: str, setting: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
         """Keeps a cell's setting before it serves. Returns its name, and the setting of the cell's first session: what
-        its windows have to keep to. Raises ConfigurationError where this session would measure something else."""
+        its windows have to keep to. Raises ConfigurationError where something else would be measured now."""
         name, known = keep_setting(self.path, setting), self.data["cells"][cell]
         known["skipped"] = None
         if known["setting"] is None:

@@ -13,9 +13,9 @@ from typing import Any
 
 from mtrun.runtime.acceptance.counts import Counts
 from mtrun.runtime.acceptance.rates import rates
-from mtrun.runtime.bench.abab import compare
 from mtrun.runtime.bench.folder import RunFolder, split_of
 from mtrun.runtime.bench.plan import Plan, schedule
+from mtrun.runtime.measure.abab import compare
 from mtrun.runtime.measure.digest import ids_digest
 from mtrun.runtime.measure.stats import Interval, Values, band, interval_of, paired_difference, paired_ratio
 from mtrun.runtime.measure.store import read_setting

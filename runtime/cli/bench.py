@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mtrun.runtime.bench.abab import DEFAULT_MARGIN
 from mtrun.runtime.cli.hydra_flags import complete_override
 from mtrun.runtime.errors import ConfigurationError
+from mtrun.runtime.measure.abab import DEFAULT_MARGIN
 
 if TYPE_CHECKING:
     from mtrun.runtime.bench.plan import Plan

@@ -5,6 +5,7 @@ Every figure follows from (cell, seed, prompt, round, context) by a fixed rule, 
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -282,6 +283,11 @@ def setting_of(cell: str, pack: str) -> dict[str, Any]:
         "versions": {"python": "3.11"},
         "machine": _MACHINE,
     }
+
+
+def change(path: Path, **fields: object) -> None:
+    """Replaces fields of a JSON file."""
+    path.write_text(json.dumps(json.loads(path.read_text()) | fields))
 
 
 def overrides(cell: str) -> list[str]:

@@ -52,7 +52,7 @@ class Comparison:
             known = ", and the difference, though small, is there" if self.different else ""
             return f"equivalent: {within}{known}"
         if self.different:
-            return f"different: not shown to be {within}"
+            return f"different: b is {'faster' if self.ratio.value > 1 else 'slower'}"
         return f"undecided: neither a difference nor {within}: measure more seeds"
 
 

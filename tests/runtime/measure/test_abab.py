@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from mtrun.runtime.bench.abab import EXACT_UP_TO, compare, sign_flip
+from mtrun.runtime.measure.abab import EXACT_UP_TO, compare, sign_flip
 
 RUNS, SEEDS = 400, 8
 

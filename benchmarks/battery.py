@@ -1,0 +1,111 @@
+"""The battery: every run behind the published report, one command after another, then the report itself.
+
+    python -m benchmarks.battery [--part speed|quality|all] [--out FOLDER] [--busy-ok]
+
+Each run is an `mtrun` command that anyone can type; it is printed before it starts. A run that is complete is not made
+again, one that was stopped goes on. Runs lie in FOLDER/runs, the report beside them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from mtrun.runtime.bench.cells import standard_cells
+from mtrun.runtime.measure.code import root
+
+OUT = root() / "outputs" / "battery"
+PARTS = ("speed", "quality")
+DEPTH = 3
+ALPHAS = "0.1,0.3,0.5,0.7,0.9"
+SWEPT = f"acceptance=cascade cascade.rule=opt,tokenv3 cascade.alpha={ALPHAS} profile=turbo draft.depth={DEPTH}"
+
+
+@dataclass(frozen=True)
+class Step:
+    """One run: its folder's name and the words of its command, without --out."""
+
+    name: str
+    part: str
+    words: tuple[str, ...]
+
+
+def steps() -> Iterator[Step]:
+    """Every run of the battery, in order."""
+    yield from _speed()
+    for cell in standard_cells(DEPTH):
+        words = ("eval", "tasks", "pack=nano", *cell.overrides, "--set", "nano", "--seeds", "3")
+        yield Step(f"nano-tasks/{cell.name}", "quality", words)
+    for cell in standard_cells(DEPTH):
+        words = ("eval", "tasks", "pack=smollm2", *cell.overrides, "--set", "facts", "--seeds", "1")
+        yield Step(f"smollm2-facts/{cell.name}", "quality", words)
+
+
+def _speed() -> Iterator[Step]:
+    def bench(name: str, words: str, *quoted: str) -> Step:
+        return Step(name, "speed", ("bench", *words.split(), *quoted))
+
+    yield bench("nano", f"pack=nano --cells standard --depth {DEPTH} --seeds 8 --tokens 96")
+    yield bench("smollm2", f"pack=smollm2 --cells standard --depth {DEPTH} --seeds 8 --tokens 64")
+    yield bench(
+        "smollm2-abab", "pack=smollm2 --protocol abab --a exact --b tokenv3-0.95 --seeds 8 --rounds 2 --tokens 64"
+    )
+    yield bench(
+        "smollm2-alpha",
+        f"-m pack=smollm2 {SWEPT} --cells plain,exact,typical-0.2 --depth {DEPTH} --seeds 6 --tokens 64 --no-split",
+    )
+    # Shadows cost time in the windows they watch, so they have a run of their own.
+    yield bench(
+        "smollm2-shadow",
+        f"pack=smollm2 --cells exact --depth {DEPTH} --seeds 6 --per-seed 2 --tokens 64 --no-nll --no-split",
+        "--shadow",
+        SWEPT,
+    )
+    yield bench(
+        "smollm2-ladder",
+        f"pack=smollm2 --protocol ladder --contexts 512,1k,2k,4k,8k --cells plain,exact --depth {DEPTH} --seeds 2 "
+        "--tokens 32 --no-nll --no-split",
+    )
+
+
+def run(step: Step, folder: Path, busy_ok: bool) -> int:
+    """Runs or completes a step; its exit code."""
+    words = [*step.words, "--out", str(folder), "--resume"]
+    words += ["--busy-ok"] if busy_ok and step.part == "speed" else []
+    print("mtrun " + " ".join(f'"{word}"' if " " in word else word for word in words), flush=True)
+    began = time.monotonic()
+    code = subprocess.run([sys.executable, "-m", "mtrun.runtime.cli.main", *words], cwd=root(), check=False).returncode
+    print(f"{step.name}: exit {code} after {time.monotonic() - began:.0f} s", flush=True)
+    return code
+
+
+def report(out: Path) -> int:
+    """The report over every run that is there."""
+    runs = [str(path.parent) for path in sorted((out / "runs").rglob("run.json"))]
+    words = ["report", *runs, "--out", str(out / "report"), "--title", "Acceptance laws: speed and quality"]
+    return subprocess.run([sys.executable, "-m", "mtrun.runtime.cli.main", *words], cwd=root(), check=False).returncode
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.battery", description="Every run of the report.")
+    parser.add_argument("--part", choices=[*PARTS, "all"], default="all", help="speed needs a quiet machine")
+    parser.add_argument("--out", type=Path, default=OUT, metavar="FOLDER")
+    parser.add_argument("--busy-ok", action="store_true", help="measure speed on a busy machine")
+    given = parser.parse_args(words)
+    failed = []
+    for step in steps():
+        if given.part in ("all", step.part) and run(step, given.out / "runs" / step.name, given.busy_ok):
+            failed.append(step.name)
+    code = report(given.out)
+    if failed:
+        print(f"benchmarks.battery: look at {', '.join(failed)}", file=sys.stderr)
+    return 1 if failed or code else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
