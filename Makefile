@@ -1,7 +1,7 @@
 # `make run` serves the default pack, `make test` tests; `make help` lists the rest.
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help run test sanitize lint types bench format clean
+.PHONY: help run test sanitize lint types bench quality report docs-check format clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -23,7 +23,10 @@ help:
 	@echo 'make sanitize [args="PYTEST FLAGS"]  test the native library built with sanitizers (GCC)'
 	@echo 'make lint, make types                ruff; pyright'
 	@echo 'make format                          let ruff sort imports and lay out the code'
-	@echo 'make bench [args="FLAGS"]            measure the laws on the default pack'
+	@echo 'make bench [args="FLAGS"]            measure speed on both packs and report it (20 quiet minutes)'
+	@echo 'make quality [args="FLAGS"]          measure answers under every law and report them'
+	@echo 'make report                          the published report, made from its committed receipts'
+	@echo 'make docs-check                      hold every figure of report, README and docs to its receipt'
 	@echo 'make clean                           remove .venv and whatever was built (fetched packs stay)'
 
 run: $(RUN_STAMP)
@@ -57,7 +60,20 @@ types: $(DEV_STAMP) .dev/mtrun
 
 bench: $(DEV_STAMP)
 	@$(BIN)/mtrun pack fetch smollm2 >/dev/null
-	$(BIN)/python -m benchmarks.laws $(args)
+	$(BIN)/python -m benchmarks.battery --part speed $(args)
+
+quality: $(DEV_STAMP)
+	@$(BIN)/mtrun pack fetch smollm2 >/dev/null
+	$(BIN)/python -m benchmarks.battery --part quality $(args)
+
+report: $(DEV_STAMP)
+	$(BIN)/python -m benchmarks.battery --part report --out docs/results/battery
+
+docs-check: $(DEV_STAMP)
+	$(BIN)/mtrun report --check docs/results/battery/report
+	$(BIN)/mtrun report --check-text README.md docs/*.md
+	$(BIN)/python -m benchmarks.report docs/results/laws.json --check docs/results/laws.md
+	$(BIN)/python -m benchmarks.report docs/results/laws-ratio.json --check docs/results/laws-ratio.md
 
 # The folders are imported as mtrun.runtime and so on; through this link the type checker sees them there.
 .dev/mtrun:

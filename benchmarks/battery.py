@@ -1,6 +1,6 @@
 """The battery: every run behind the published report, one command after another, then the report itself.
 
-    python -m benchmarks.battery [--part speed|quality|all] [--out FOLDER] [--busy-ok]
+    python -m benchmarks.battery [--part speed|quality|report|all] [--out FOLDER] [--busy-ok]
 
 Each run is an `mtrun` command that anyone can type; it is printed before it starts. A run that is complete is not made
 again, one that was stopped goes on. Runs lie in FOLDER/runs, the report beside them.
@@ -19,8 +19,8 @@ from pathlib import Path
 from mtrun.runtime.bench.cells import standard_cells
 from mtrun.runtime.measure.code import root
 
-OUT = root() / "outputs" / "battery"
-PARTS = ("speed", "quality")
+OUT = Path("outputs") / "battery"  # of the checkout; relative, so that receipts name no folder of one machine
+PARTS = ("speed", "quality", "report")
 DEPTH = 3
 ALPHAS = "0.1,0.3,0.5,0.7,0.9"
 SWEPT = f"acceptance=cascade cascade.rule=opt,tokenv3 cascade.alpha={ALPHAS} profile=turbo draft.depth={DEPTH}"
@@ -86,14 +86,16 @@ def run(step: Step, folder: Path, busy_ok: bool) -> int:
 
 def report(out: Path) -> int:
     """The report over every run that is there."""
-    runs = [str(path.parent) for path in sorted((out / "runs").rglob("run.json"))]
+    runs = [str(path.parent.relative_to(root())) for path in sorted((root() / out / "runs").rglob("run.json"))]
     words = ["report", *runs, "--out", str(out / "report"), "--title", "Acceptance laws: speed and quality"]
     return subprocess.run([sys.executable, "-m", "mtrun.runtime.cli.main", *words], cwd=root(), check=False).returncode
 
 
 def main(words: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.battery", description="Every run of the report.")
-    parser.add_argument("--part", choices=[*PARTS, "all"], default="all", help="speed needs a quiet machine")
+    parser.add_argument(
+        "--part", choices=[*PARTS, "all"], default="all", help="speed needs a quiet machine; report measures nothing"
+    )
     parser.add_argument("--out", type=Path, default=OUT, metavar="FOLDER")
     parser.add_argument("--busy-ok", action="store_true", help="measure speed on a busy machine")
     given = parser.parse_args(words)

@@ -1,4 +1,4 @@
-"""`mtrun forge features|train|eval|build`: a draft head for a pack, from chats to a pack that serves it."""
+"""`mtrun forge sample|features|train|eval|build`: a draft head for a pack, from chats to a pack that serves it."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mtrun.runtime.cli.forge_nano import nano
+from mtrun.runtime.cli.forge_sample import sample
 from mtrun.runtime.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ SHARE = click.FloatRange(0, 1)
 
 @click.group()
 def forge() -> None:
-    """Train a draft head: features, train, eval, build. Or a small pack from nothing: nano."""
+    """Train a draft head: sample, features, train, eval, build. Or a small pack from nothing: nano."""
 
 
 def _pack_command(name: str) -> Callable[[Callable[..., Any]], click.Command]:
@@ -58,7 +59,7 @@ def _set(name: str, kind: Any, default: Any, text: str, **more: Any) -> Callable
 
 
 @_pack_command("features")
-@_set("--data", FOLDER, None, "Chats: .npz with ids, lengths and response bits.", required=True)
+@_set("--data", FOLDER, None, "Chats: a folder of `sample`, or an .npz of ids, lengths, response bits.", required=True)
 @_set("--out", FOLDER, None, "Folder for the shards.", required=True)
 @_set("--top", click.IntRange(1, 1024), 64, "Likeliest tokens kept of each target row.")
 @_set("--batch", COUNT, 8, "Chats a forward.")
@@ -244,13 +245,15 @@ def _loaded(opened: Opened, run: Path | None, cut: dict[str, Any]) -> Trainer:
 @_set("--out", FOLDER, None, "Folder to write.", required=True)
 @_set("--bits", click.Choice(["4", "6", "8"]), "8", "Bits a weight.")
 @_set("--licence", str, None, "Of the head; default the pack's.")
+@_set("--draft-vocab", COUNT, None, "Draft over so many ids, ranked on --features; default those of the run.")
+@_set("--features", FOLDER, None, "Shards that rank them.")
 @click.option("--attach", is_flag=True, help="Write a whole pack: PACK's files with this head.")
 @click.option("--replace", is_flag=True, help="Replace an earlier build at --out.")
-def build(opened: Opened, run: Path, out: Path, bits: str, licence: str | None, attach: bool, replace: bool) -> int:
+def build(opened: Opened, run: Path, out: Path, bits: str, attach: bool, **options: Any) -> int:
     """Make the head of a run ready to ship: quantised, checksummed, with a card; or a pack that serves it."""
     from mtrun.runtime.forge.build import BuildConfig, build_head, build_pack
 
-    config = BuildConfig(bits=int(bits), licence=licence, replace=replace)
+    config = BuildConfig(bits=int(bits), **options)
     (build_pack if attach else build_head)(opened, run, out, config)
     size = sum(path.stat().st_size for path in out.rglob("*") if path.is_file())
     click.echo(f"{out}: {size / 1e6:.1f} MB" + (f"; serve it with mtrun pack={out}" if attach else ""))
@@ -258,3 +261,4 @@ def build(opened: Opened, run: Path, out: Path, bits: str, licence: str | None, 
 
 
 forge.add_command(nano)
+forge.add_command(sample)

@@ -17,7 +17,7 @@ from typing import Any
 import mlx.core as mx
 
 from mtrun.runtime.errors import ConfigurationError, PackError
-from mtrun.runtime.forge import checkpoint, record
+from mtrun.runtime.forge import checkpoint, features, record
 from mtrun.runtime.forge.checkpoint import Checkpoint
 from mtrun.runtime.forge.opened import Opened
 from mtrun.runtime.packs.head import MtpHead
@@ -40,6 +40,8 @@ class BuildConfig:
     group_size: int = GROUPS[0]
     licence: str | None = None  # None = the pack's own
     replace: bool = False  # an earlier build at the same place is replaced
+    draft_vocab: int | None = None  # ids to draft over, ranked on `features`; None = those of the run
+    features: Path | None = None  # shards that rank them
 
 
 def quantise(weights: dict[str, mx.array], bits: int, group_size: int = GROUPS[0]) -> dict[str, mx.array]:
@@ -126,11 +128,11 @@ def _write_head(opened: Opened, run: Path, folder: Path, config: BuildConfig) ->
     if licence is None:
         raise ConfigurationError(f"{opened.pack.name} does not say its licence: give the head's with --licence NAME.")
     tensors = quantise(found.head, config.bits, config.group_size)
-    tensors[DRAFT_IDS] = found.draft_ids.astype(mx.int32)
+    tensors[DRAFT_IDS] = ids = _draft_ids(opened, found, config)
     mx.save_safetensors(str(folder / HEAD), tensors)
     fields = {
         **asdict(HeadWiring(max_depth=MtpHead.max_depth)),
-        "draft_vocab_size": int(found.draft_ids.shape[0]),
+        "draft_vocab_size": int(ids.shape[0]),
         "sha256": sha256_file(folder / HEAD),
         "licence": licence,
         "trunk_source_sha256": opened.source_sha256,
@@ -138,6 +140,17 @@ def _write_head(opened: Opened, run: Path, folder: Path, config: BuildConfig) ->
         "card": card(opened, run, found, config),
     }
     (folder / CARD).write_text(yaml.safe_dump(fields, sort_keys=False, allow_unicode=True), encoding="utf-8")
+
+
+def _draft_ids(opened: Opened, found: Checkpoint, config: BuildConfig) -> mx.array:
+    """[V'] int32 ascending. A head predicts a state, so it can draft over any part of the vocabulary."""
+    if config.draft_vocab is None:
+        return found.draft_ids.astype(mx.int32)
+    if config.features is None:
+        raise ConfigurationError("--draft-vocab ranks ids by the trunk's mass: give --features, the shards to rank on.")
+    size = min(config.draft_vocab, opened.pack.vocab_size)
+    paths = features.shard_paths(config.features)
+    return mx.array(features.rank_vocabulary(paths, opened.pack.vocab_size, size, opened.pack.eos_ids))
 
 
 def _check_trunk(opened: Opened, run: Path) -> None:

@@ -4,10 +4,12 @@ The file is an .npz of C chats laid end to end:
     ids       [N] integer   token ids, templates included
     lengths   [C] integer   tokens of each chat; they sum to N
     response  [ceil(N / 8)] uint8, the bits of np.packbits (or [N] bool): 1 = sampled by the model as the assistant
+A folder of such files, `part-0000.npz` and so on, is the chats of all of them in that order.
 """
 
 from __future__ import annotations
 
+import hashlib
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +18,7 @@ import numpy as np
 
 from mtrun.runtime.errors import ConfigurationError
 
+PART = "part-"
 _FIELDS = ("ids", "lengths", "response")
 
 
@@ -35,8 +38,34 @@ class Corpus:
         return Corpus(self.ids[rows], self.lengths[chats], self.response[rows])
 
 
+def files(path: Path) -> list[Path]:
+    """The files of `path`: itself, or a folder's parts in order. Raises ConfigurationError where it has none."""
+    if not path.is_dir():
+        return [path]
+    found = sorted(path.glob(f"{PART}*.npz"))
+    if not found:
+        raise ConfigurationError(f"{path} holds no chats ({PART}*.npz): run `mtrun forge sample` with --out {path}.")
+    return found
+
+
+def digest(path: Path) -> str:
+    """Hex sha256 of a file, or over the digests of a folder's parts."""
+    found = files(path)
+    parts = [hashlib.sha256(file.read_bytes()).hexdigest() for file in found]
+    return parts[0] if found == [path] else hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+
 def read(path: Path, vocab_size: int, context: int) -> Corpus:
-    """The chats of a file, checked against the pack. Raises ConfigurationError."""
+    """The chats of a file or of a folder's parts, checked against the pack. Raises ConfigurationError."""
+    parts = [_read(file, vocab_size, context) for file in files(path)]
+    return Corpus(
+        np.concatenate([part.ids for part in parts]),
+        np.concatenate([part.lengths for part in parts]),
+        np.concatenate([part.response for part in parts]),
+    )
+
+
+def _read(path: Path, vocab_size: int, context: int) -> Corpus:
     try:
         with np.load(path) as data:
             missing = [name for name in _FIELDS if name not in data]

@@ -7,7 +7,6 @@ another pack, file or order never mix.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import platform
@@ -21,6 +20,7 @@ import numpy as np
 from mtrun.kernels.arrays import logsumexp, of_module, take
 from mtrun.kernels.rows import top_ids
 from mtrun.runtime.errors import ConfigurationError
+from mtrun.runtime.forge import corpus
 from mtrun.runtime.forge.corpus import Corpus
 from mtrun.runtime.packs.contract import Trunk
 
@@ -46,7 +46,7 @@ def origin(config: FeatureConfig, pack: dict[str, str], data: Path) -> dict[str,
     return {
         "format": 1,
         "pack": pack,
-        "data": {"file": data.name, "sha256": hashlib.sha256(data.read_bytes()).hexdigest()},
+        "data": {"file": data.name, "sha256": corpus.digest(data)},
         **kept,
         "made_on": platform.platform(terse=True),
     }

@@ -11,7 +11,7 @@ from mlx.utils import tree_flatten, tree_unflatten
 from mtrun.runtime import Engine, compose
 from mtrun.runtime.errors import ConfigurationError
 from mtrun.runtime.forge.build import BuildConfig, build_head, build_pack
-from mtrun.runtime.forge.features import shard_paths
+from mtrun.runtime.forge.features import shard_paths, vocabulary_mass
 from mtrun.runtime.forge.opened import Opened, open_pack
 from mtrun.runtime.forge.recipe import TrainConfig
 from mtrun.runtime.packs.families import family_of
@@ -87,6 +87,22 @@ def test_a_head_folder_is_one_that_packs_take(wide: Opened, trained: Path, tmp_p
     assert card["recipe"]["batch"] == 4
     assert card["figures"]["loss"] > 0
     assert card["data"] is None  # nothing but the trainer ran, so no record says what it was trained on
+
+
+def test_a_head_can_draft_over_the_likeliest_ids_of_other_features(
+    wide: Opened, trained: Path, tmp_path: Path
+) -> None:
+    ranked_on = make_features(wide, write_chats(tmp_path / "chats.npz", 8, 5), tmp_path / "features")
+    config = BuildConfig(draft_vocab=30, features=ranked_on)
+    head = committed_head(build_head(wide, trained, tmp_path / "head", config))
+    assert head is not None
+    assert head.draft_vocab_size == 30
+    ids = mx.load(str(tmp_path / "head" / "mtp.safetensors"))["draft_ids"]
+    mass = vocabulary_mass(shard_paths(ranked_on), wide.pack.vocab_size)
+    likeliest = np.argsort(-mass, kind="stable")[: 30 - len(wide.pack.eos_ids)]
+    assert set(likeliest.tolist()) | set(wide.pack.eos_ids) >= set(np.array(ids).tolist())
+    with pytest.raises(ConfigurationError, match="--features"):
+        build_head(wide, trained, tmp_path / "other", BuildConfig(draft_vocab=30))
 
 
 def test_an_existing_folder_stays_unless_it_is_a_build_and_may_go(wide: Opened, trained: Path, tmp_path: Path) -> None:
