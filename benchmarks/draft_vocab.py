@@ -2,8 +2,8 @@
 
     python -m benchmarks.draft_vocab --pack smollm2 --run RUN --features SHARDS --held SHARDS --out outputs/draft-vocab
 
-RUN is a folder of `mtrun forge train`. A head predicts a state, so one run serves every size. Each size becomes a pack; its
-speed is the paired ratio of exact to plain decoding within one `mtrun bench` of that pack.
+RUN is a folder of `mtrun forge train`. A head predicts a state, so one run serves every size. Each size becomes a pack;
+its speed is the paired ratio of exact to plain decoding within one `mtrun bench` of that pack.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def measure(given: argparse.Namespace, size: int) -> dict[str, Any]:
     busy = ("--busy-ok",) if given.busy_ok else ()
     speed = ("--cells", "plain,exact", "--seeds", str(given.seeds), "--tokens", "64", "--no-nll")
     mtrun("bench", f"pack={pack}", *speed, "--out", str(runs), "--resume", *busy)
-    rows = {row["cell"]: row for row in read_json(runs / "summary.json")["rows"]}
+    rows = {row["cell"]: row for row in read_json(runs / "summary.json")["cells"]}
     exact = rows["exact"]
     return {
         "size": size,
@@ -58,8 +58,8 @@ def table(receipt: dict[str, Any]) -> str:
     lines = [
         f"# Draft vocabulary of {receipt['pack']}",
         "",
-        "| ids | coverage of the trunk's mass | overlap at depth 1, 2, 3 | tokens/cycle [95 %] | draft ms/cycle | ms/cycle "
-        "| exact to plain [95 %] | head MB |",
+        "| ids | coverage of the trunk's mass | overlap at depth 1, 2, 3 | tokens/cycle [95 %] | draft ms/cycle | "
+        "ms/cycle | exact to plain [95 %] | head MB |",
         "|---|---|---|---|---|---|---|---|",
     ]
     for row in receipt["sizes"]:
