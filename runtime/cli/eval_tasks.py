@@ -14,10 +14,7 @@ from mtrun.runtime.errors import ConfigurationError
 if TYPE_CHECKING:
     from mtrun.runtime.evaluate.contract import TaskSet
     from mtrun.runtime.evaluate.folder import Plan, RunFolder
-    from mtrun.runtime.generator import MtpGenerator
     from mtrun.runtime.preparation import Preparation
-
-_CELLS, _BASE = "mtrun.eval.cells", "mtrun.eval.base"  # kept in click's context from combination to combination
 
 
 @configured_command("tasks")
@@ -39,6 +36,7 @@ def tasks(
     resume: bool,
 ) -> int:
     """Decode every (task, seed) of a set under the configured law, keep each answer, and print the scores."""
+    from mtrun.runtime.cli.eval_runs import place
     from mtrun.runtime.evaluate.cells import cell_name
     from mtrun.runtime.evaluate.folder import Plan, RunFolder, decisive
     from mtrun.runtime.evaluate.run import write_summary
@@ -49,7 +47,7 @@ def tasks(
     asked = open_set(set_name)
     plan = Plan.of(asked, _seeds(seeds, seed_list), max_tokens, limit)
     cell = cell_name(composed)
-    folder = RunFolder.start(_place(out, cell), plan, resume)
+    folder = RunFolder.start(place(out, cell), plan, resume)
     run = prepare(composed)
     folder.check(decisive(run))
     if folder.missing(asked) and not _decode(run, asked, folder, cell, _command(composed, plan, folder.path)):
@@ -71,49 +69,19 @@ def _command(composed: Composed, plan: Plan, out: Path) -> list[str]:
 
 def _decode(run: Preparation, asked: TaskSet, folder: RunFolder, cell: str, command: list[str]) -> bool:
     """Whether every answer is there now."""
-    from mtrun.runtime.cli.forge import _interrupts
+    from mtrun.runtime.cli.eval_runs import generator_of
+    from mtrun.runtime.cli.interrupts import interrupts
     from mtrun.runtime.evaluate.answering import prompt_ids
     from mtrun.runtime.evaluate.run import decode, write_summary
     from mtrun.runtime.forge.bar import progress
 
     prompts = prompt_ids(run, asked.tasks[: folder.plan.tasks])
-    generator = _generator(run)
-    with _interrupts() as stop, progress(f"{asked.name} {cell}") as advance:
+    generator = generator_of(run)
+    with interrupts() as stop, progress(f"{asked.name} {cell}") as advance:
         finished = decode(generator, asked, prompts, folder, cell, command, advance, stop)
     if not finished:
         write_summary(folder, asked.sha256)
     return finished
-
-
-def _generator(run: Preparation) -> MtpGenerator:
-    """The loaded generator of `run`; combinations of one command share the weights of the first."""
-    from mtrun.runtime.generator import MtpGenerator
-
-    context = click.get_current_context()
-    base: MtpGenerator | None = context.meta.get(_BASE)
-    if base is None:
-        generator = context.meta[_BASE] = MtpGenerator(run)
-        context.call_on_close(generator.close)
-        generator.load()
-        return generator
-    try:
-        generator = base.variant(run)
-    except ConfigurationError as error:
-        raise ConfigurationError(f"{error}; or run this combination by a command of its own") from error
-    context.call_on_close(generator.close)  # last in, first out: before the weights that it shares
-    return generator
-
-
-def _place(out: Path, cell: str) -> Path:
-    """The folder of this combination. Raises ConfigurationError where two combinations would share one."""
-    context = click.get_current_context()
-    if not context.params["multirun"]:
-        return out
-    taken: set[str] = context.meta.setdefault(_CELLS, set())
-    if cell in taken:
-        raise ConfigurationError(f"two combinations are called {cell}: run them by commands of their own.")
-    taken.add(cell)
-    return out / cell
 
 
 def _seeds(count: int | None, listed: str | None) -> tuple[int, ...]:

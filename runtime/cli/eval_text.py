@@ -35,7 +35,7 @@ def text(
     resume: bool,
 ) -> int:
     """Decode prompts to a fixed length under the configured law, and read each text once with the target."""
-    from mtrun.runtime.cli.eval_tasks import _place
+    from mtrun.runtime.cli.eval_runs import place
     from mtrun.runtime.evaluate.cells import cell_name
     from mtrun.runtime.evaluate.compare import need_scipy, read_run
     from mtrun.runtime.evaluate.text import summarize
@@ -44,7 +44,7 @@ def text(
 
     plan = Plan.of(prompts, seeds, tokens)
     cell = cell_name(composed)
-    folder = TextFolder.start(_place(out, cell), plan, resume)
+    folder = TextFolder.start(place(out, cell), plan, resume)
     other = None if against is None or against.resolve() == folder.path.resolve() else against
     if other is not None:
         need_scipy()
@@ -86,13 +86,13 @@ def _command(composed: Composed, plan: Any, prompts: Path | None, out: Path) -> 
 
 def _decode(run: Preparation, folder: TextFolder, cell: str, command: list[str]) -> bool:
     """Whether every text is there now."""
-    from mtrun.runtime.cli.eval_tasks import _generator
-    from mtrun.runtime.cli.forge import _interrupts
+    from mtrun.runtime.cli.eval_runs import generator_of
+    from mtrun.runtime.cli.interrupts import interrupts
     from mtrun.runtime.evaluate.text import decode
     from mtrun.runtime.forge.bar import progress
 
-    generator = _generator(run)
-    with _interrupts() as stop, progress(f"text {cell}") as advance:
+    generator = generator_of(run)
+    with interrupts() as stop, progress(f"text {cell}") as advance:
         return decode(generator, folder, cell, command, advance, stop)
 
 

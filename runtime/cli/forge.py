@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import signal
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +12,7 @@ import click
 
 from mtrun.runtime.cli.forge_nano import nano
 from mtrun.runtime.cli.forge_sample import sample
+from mtrun.runtime.cli.interrupts import interrupts
 from mtrun.runtime.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -124,7 +123,7 @@ def train(opened: Opened, resume: bool, from_own: bool, **options: Any) -> int:
     trainer = runner.prepare(opened, config, job, fresh=not resume)
     if trainer.cursor.step:
         click.echo(f"goes on at step {trainer.cursor.step:,} of {job.out}", err=True)
-    with _interrupts() as stop, progress("train") as advance:
+    with interrupts() as stop, progress("train") as advance:
         outcome = runner.train(trainer, job, advance, stop)
     record.write_run(job.out, runner.facts(opened, trainer, job, outcome))
     _draw(job.out)
@@ -160,24 +159,6 @@ def _job(options: dict[str, Any]) -> Job:
 
     same = ("features", "out", "held", "draft_vocab", "report_every", "measure_every")
     return Job(**{name: options[name] for name in same})
-
-
-@contextmanager
-def _interrupts() -> Iterator[Callable[[], bool]]:
-    """Whether someone asked to stop: a first signal is remembered until the step ends, a second one acts at once."""
-    asked: list[int] = []
-
-    def remember(number: int, frame: Any) -> None:
-        if asked:
-            raise KeyboardInterrupt
-        asked.append(number)
-
-    before = {number: signal.signal(number, remember) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield lambda: bool(asked)
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _draw(run: Path) -> None:

@@ -21,7 +21,7 @@ def nano(out: Path, steps: int, minutes: float | None, streams: int, seed: int, 
 
     blas = settle()  # before anything imports mlx
     click.echo(f"cpu_blas {'armed' if blas.ok else 'declined'}: {blas.reason}", err=True)
-    from mtrun.runtime.cli.forge import _interrupts
+    from mtrun.runtime.cli.interrupts import interrupts
     from mtrun.runtime.forge import nano_run, record
     from mtrun.runtime.forge.bar import progress
     from mtrun.runtime.forge.nano_recipe import NanoConfig
@@ -30,7 +30,7 @@ def nano(out: Path, steps: int, minutes: float | None, streams: int, seed: int, 
     trainer = nano_run.prepare(config, out, fresh=not resume)
     if trainer.cursor.step:
         click.echo(f"goes on at step {trainer.cursor.step:,} of {out}", err=True)
-    with _interrupts() as stop, progress("trunk") as advance:
+    with interrupts() as stop, progress("trunk") as advance:
         left = nano_run.train(trainer, out, advance, stop)
     log = record.read_log(out)
     if log:
