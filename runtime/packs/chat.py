@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from mtrun.runtime.errors import PackError, RequestError
-from mtrun.runtime.packs.fields import MAX_YAML_BYTES, Fields, read_json, read_text
+from mtrun.runtime.packs.fields import MAX_YAML_BYTES, Fields, one_line, read_json, read_text
 from mtrun.runtime.packs.members import CHAT_TEMPLATE, TOKENIZER_CONFIG, member
 
 Render = Callable[..., str]
@@ -78,16 +78,17 @@ def _named_templates(value: Any) -> dict[str, str]:
 
 
 def _compile(text: str) -> Render:
-    import jinja2
-
+    environment = _environment()
     try:
-        return _environment().from_string(text).render
-    except (jinja2.TemplateError, RecursionError) as error:
-        raise PackError(f"the pack's chat template is not valid Jinja ({error}): correct it in the pack.") from error
+        return environment.from_string(text).render
+    except Exception as error:  # besides Jinja's own: what Python makes of the code it was compiled to
+        words = one_line(error)
+        raise PackError(f"the pack's chat template is not valid Jinja ({words}): correct it in the pack.") from error
 
 
 def _environment() -> Any:
     import jinja2.ext
+    import jinja2.nodes
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
     class Generation(jinja2.ext.Extension):
@@ -99,8 +100,27 @@ def _environment() -> Any:
             next(parser.stream)
             return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[Generation, jinja2.ext.loopcontrols]
+    class Sandbox(ImmutableSandboxedEnvironment):
+        """Computes nothing while it compiles: `'x' * 10**10` in a template would fill the memory at load."""
+
+        intercepted_binops = frozenset(("*", "**", "%"))  # which keeps the compiler off them
+
+        def _parse(self, source: str, name: str | None, filename: str | None) -> Any:
+            tree = super()._parse(source, name, filename)
+            if next(tree.find_all(jinja2.nodes.EvalContextModifier), None):
+                raise jinja2.TemplateError("autoescape is no part of chat templates")
+            return tree
+
+    @jinja2.pass_context
+    def as_it_is(context: Any, value: Any) -> Any:
+        return value
+
+    environment = Sandbox(
+        trim_blocks=True,
+        lstrip_blocks=True,
+        extensions=[Generation, jinja2.ext.loopcontrols],
+        optimized=False,
+        finalize=as_it_is,  # one that asks for the context is never called while compiling
     )
     environment.filters["tojson"] = _tojson
     environment.globals["raise_exception"] = _raise_exception

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from mtrun.kernels.native.support import unsupported
 from mtrun.lanes.contract import Decision
 from mtrun.runtime.errors import PackError
+from mtrun.runtime.packs.llama_config import check_llama
 
 if TYPE_CHECKING:
     from mtrun.runtime.packs.contract import Loaded
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 class Family:
     """What is known of a family without loading anything, and how it is loaded."""
 
+    check: Callable[[PackDescription], None]  # raises PackError for a configuration that the family cannot have
     load: Callable[[PackDescription], Loaded]
     head_dim: Callable[[Mapping[str, Any]], int]
     trimmable_cache: Callable[[Mapping[str, Any]], bool]  # every layer rolls back exactly by trimming
@@ -52,6 +54,7 @@ def _llama_native(description: PackDescription) -> Decision:
 
 
 LLAMA = Family(
+    check=check_llama,
     load=_llama,
     head_dim=lambda config: _heads(config)[1],
     trimmable_cache=lambda config: "sliding_attention" not in (config.get("layer_types") or ()),
@@ -62,8 +65,10 @@ FAMILIES: Mapping[str, Family] = {"llama": LLAMA}
 
 
 def family_of(description: PackDescription) -> Family:
-    """Raises PackError when the pack's model_type is none of `FAMILIES`."""
+    """Raises PackError when the pack's model_type is none of `FAMILIES`, or its configuration not one of its family."""
     if description.family not in FAMILIES:
         known = ", ".join(FAMILIES)
         raise PackError(f"{description.name} is a {description.family} model and mtrun runs {known}: choose another.")
-    return FAMILIES[description.family]
+    family = FAMILIES[description.family]
+    family.check(description)
+    return family

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from mtrun.runtime.errors import PackError
-from mtrun.runtime.packs.manifest import FileEntry
+from mtrun.runtime.packs.manifest import FileEntry, Manifest
 from mtrun.runtime.packs.members import MANIFEST
 from mtrun.runtime.packs.tensors import TensorInfo
 
@@ -21,6 +21,18 @@ def sha256_file(path: Path) -> str:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
         raise PackError(f"{path} cannot be read ({error.strerror}).") from error
+
+
+def check_listed(manifest: Manifest, path: Path, largest: int | None = None) -> None:
+    """A manifest's claims hold only for the bytes that it lists: `path` has to be listed, with its own checksum.
+
+    Files of more than `largest` bytes are not hashed. Raises PackError.
+    """
+    entry = manifest.files.get(path.name)
+    if entry is None:
+        raise PackError(f"{MANIFEST} of {manifest.name} lists no checksum for {path.name}: fetch the pack again.")
+    if (largest is None or entry.bytes <= largest) and sha256_file(path) != entry.sha256:
+        raise PackError(f"{path} does not match its checksum in {MANIFEST}: fetch the pack again.")
 
 
 def trunk_identity(tensors: Iterable[TensorInfo]) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Literal, cast
 
 import mlx.core as mx
@@ -14,6 +15,7 @@ from mlx_lm.models.cache import make_prompt_cache
 from mtrun.runtime.errors import PackError
 from mtrun.runtime.memory import give_back
 from mtrun.runtime.packs.contract import Caches, Loaded, TrunkOut
+from mtrun.runtime.packs.fields import one_line
 from mtrun.runtime.packs.head import MtpHead
 from mtrun.runtime.packs.reader import DRAFT_IDS, PackDescription
 from mtrun.runtime.packs.weights import load_head_weights, load_trunk_weights
@@ -23,10 +25,20 @@ DEFAULT_CONTEXT = 2048
 
 def model_args(config: Mapping[str, Any]) -> llama.ModelArgs:
     """mlx-lm's arguments of an HF-style config.json. Raises PackError when a needed number is missing."""
-    try:
+    with _explained():
         return llama.ModelArgs.from_dict(dict(config))
-    except TypeError as error:
-        raise PackError(f"config.json is no complete llama configuration ({error}): add the missing key.") from error
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    """Whatever mlx-lm makes of figures that no model can have is the configuration's fault."""
+    try:
+        yield
+    except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, AssertionError, RuntimeError) as error:
+        words = one_line(error)
+        raise PackError(
+            f"config.json describes no llama model ({words}): correct it or fetch the pack again."
+        ) from error
 
 
 def expected_shapes(module: nn.Module) -> dict[str, tuple[int, ...]]:
@@ -51,7 +63,8 @@ class LlamaTrunk:
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         self.args = model_args(config)
-        self.model = llama.Model(self.args)
+        with _explained():
+            self.model = llama.Model(self.args)
         self.hidden_size = self.args.hidden_size
         self.vocab_size = self.args.vocab_size
         self.context_limit = self.args.max_position_embeddings or DEFAULT_CONTEXT
@@ -111,7 +124,8 @@ class LlamaTrunk:
 
 def build_head(config: Mapping[str, Any]) -> MtpHead:
     """An MTP head of the trunk's own layer shape; full attention whatever the trunk's layer types."""
-    return MtpHead(model_args(config))
+    with _explained():
+        return MtpHead(model_args(config))
 
 
 def load(description: PackDescription) -> Loaded:

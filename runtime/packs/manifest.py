@@ -12,6 +12,7 @@ from mtrun.runtime.packs.fields import Fields, read_yaml, shown
 from mtrun.runtime.packs.members import MANIFEST, checked_name, member
 
 FORMAT_VERSION = 1
+LEAST = 1e-6  # of sampler settings that must be above zero
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
 _VERSION = re.compile(r"\d{1,9}(\.\d{1,9}){0,3}\Z")
@@ -153,10 +154,12 @@ def parse_sampler(fields: Fields) -> SamplerDefaults:
     fields.allow(tuple(SamplerDefaults.__dataclass_fields__))
     return SamplerDefaults(
         temperature=fields.number("temperature", 0, 100) if fields.has("temperature") else None,
-        top_p=fields.number("top_p", 0, 1) if fields.has("top_p") else None,
+        top_p=fields.number("top_p", LEAST, 1) if fields.has("top_p") else None,
         top_k=fields.integer("top_k", 0, 2**24) if fields.has("top_k") else None,
         min_p=fields.number("min_p", 0, 1) if fields.has("min_p") else None,
-        repetition_penalty=fields.number("repetition_penalty", 0, 100) if fields.has("repetition_penalty") else None,
+        repetition_penalty=fields.number("repetition_penalty", LEAST, 100)
+        if fields.has("repetition_penalty")
+        else None,
     )
 
 
@@ -167,14 +170,16 @@ def _check_versions(fields: Fields, engine_version: str | None) -> None:
     if not fields.has("min_engine_version"):
         return
     least = fields.data["min_engine_version"]
-    if isinstance(least, bool) or not isinstance(least, (str, int, float)) or not _VERSION.match(str(least)):
+    plain = isinstance(least, str) or (isinstance(least, (int, float)) and abs(least) < 1e9)
+    if isinstance(least, bool) or not plain or not _VERSION.match(str(least)):
         raise PackError(f"{MANIFEST}: min_engine_version must be a version such as '0.1.0', not {shown(least)}.")
-    running = engine_version or _running_version()
+    running = engine_version or running_version()
     if _version(str(least)) > _version(running):
         raise PackError(f"this pack needs mtrun {least} and {running} is running: pip install -U mtrun.")
 
 
-def _running_version() -> str:
+def running_version() -> str:
+    """The version of the running mtrun."""
     from importlib.metadata import version
 
     return version("mtrun")

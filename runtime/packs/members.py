@@ -17,12 +17,14 @@ INDEX = "model.safetensors.index.json"
 WEIGHTS = "model.safetensors"
 HEAD = "mtp.safetensors"
 MANIFEST = "pack.yaml"
+TEXTS = (CONFIG, GENERATION, TOKENIZER, TOKENIZER_CONFIG, CHAT_TEMPLATE, INDEX)  # small, and decide what is computed
 
 
 def checked_name(relative: str, where: str) -> str:
     """`relative` itself, if it names a file below the folder by plain components. Raises PackError."""
     path = PurePosixPath(relative)
-    plain = relative and not path.is_absolute() and path.as_posix() == relative and relative.isprintable()
+    plain = 0 < len(relative) <= 500 and not path.is_absolute() and path.as_posix() == relative
+    plain = plain and relative.isprintable()
     if not plain or "\\" in relative or ":" in relative or any(part in ("..", ".") for part in path.parts):
         raise PackError(f"{where}: {shown(relative)} must be a plain path inside the pack's folder.")
     return relative

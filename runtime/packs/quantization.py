@@ -84,7 +84,7 @@ def head_quantization(tensors: Mapping[str, TensorInfo], inputs: Collection[int]
 
 def infer(packed: int, groups: int, width: int) -> Quantization | None:
     """Bits and group of rows of `packed` words and `groups` scales that stand for `width` inputs, None = impossible."""
-    if not packed or not groups or width % groups or packed * 32 % width:
+    if not packed or not groups or not width or width % groups or packed * 32 % width:
         return None
     how = Quantization(packed * 32 // width, width // groups)
     return how if how.bits in BITS and how.group_size in GROUPS else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,12 +12,14 @@ from typing import Any
 from mtrun.lanes.contract import Decision
 from mtrun.runtime.errors import PackError
 from mtrun.runtime.packs.fields import Fields, read_json, shown
-from mtrun.runtime.packs.manifest import HeadWiring, Manifest, SamplerDefaults, read_manifest
-from mtrun.runtime.packs.members import CONFIG, GENERATION, HEAD, MANIFEST, member
+from mtrun.runtime.packs.identity import check_listed
+from mtrun.runtime.packs.manifest import LEAST, HeadWiring, Manifest, SamplerDefaults, read_manifest
+from mtrun.runtime.packs.members import CONFIG, GENERATION, HEAD, MANIFEST, TEXTS, member
 from mtrun.runtime.packs.quantization import Quantization, head_quantization, logical_shape, trunk_quantization
 from mtrun.runtime.packs.tensors import TensorInfo, read_head_tensors, read_trunk_tensors
 
 DRAFT_IDS = "draft_ids"
+_FAMILY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
 _REMOTE_CODE = ("auto_map", "model_file")
 _MTP_COUNTS = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_layers")
 
@@ -61,11 +64,17 @@ class _HeadFound:
     draft_vocab_size: int | None
 
 
-def describe(folder: Path) -> PackDescription:
-    """Read config, manifest and tensor headers of the pack in `folder`. Raises PackError."""
+def describe(folder: Path, *, hash_texts: bool = True) -> PackDescription:
+    """Read config, manifest and tensor headers of the pack in `folder`. Raises PackError.
+
+    The texts of a pack with a manifest are held against their checksums, unless `hash_texts` is false.
+    """
     if not folder.is_dir():
         raise PackError(f"{folder} is not a folder: give pack=NAME, pack=FOLDER or pack=owner/name.")
     manifest = read_manifest(folder) if _exists(folder, MANIFEST) else None
+    if manifest is not None and hash_texts:
+        for name in (name for name in TEXTS if _exists(folder, name)):
+            check_listed(manifest, member(folder, name, "pack"))
     config = read_config(folder)
     shape = Fields(config, CONFIG)
     trunk = read_trunk_tensors(folder)
@@ -87,7 +96,7 @@ def describe(folder: Path) -> PackDescription:
         vocab_size=shape.integer("vocab_size", 1, 2**24),
         hidden_size=shape.integer("hidden_size", 1, 2**20),
         layers=shape.integer("num_hidden_layers", 1, 4096),
-        context_length=shape.integer("max_position_embeddings", 1, 2**31),
+        context_length=shape.integer("max_position_embeddings", 1, 2**20),
         sampler=_sampler(folder, manifest),
         float32_bytes=4 * (_elements(trunk, quantization) + _elements(head.tensors, head.quantization)),
         manifest=manifest,
@@ -132,8 +141,11 @@ def _generation(folder: Path) -> Mapping[str, Any]:
 
 def _family(config: Mapping[str, Any], manifest: Manifest | None) -> str:
     family = Fields(config, CONFIG).text("model_type")
+    if not _FAMILY.match(family):
+        raise PackError(f"{CONFIG}: model_type {shown(family)} is no name of a family: fetch the pack again.")
     if manifest is not None and manifest.family != family:
-        raise PackError(f"{MANIFEST} says family {manifest.family!r} and {CONFIG} says {family!r}: they must agree.")
+        theirs = shown(manifest.family)
+        raise PackError(f"{MANIFEST} says family {theirs} and {CONFIG} says {family!r}: they must agree.")
     return family
 
 
@@ -148,13 +160,13 @@ def _sampler(folder: Path, manifest: Manifest | None) -> SamplerDefaults:
     def number(key: str, low: float, high: float) -> float | None:
         return Fields(data, GENERATION).number(key, low, high) if data.get(key) is not None else None
 
-    top_k = number("top_k", 0, 2**24)
+    top_k = Fields(data, GENERATION).integer("top_k", 0, 2**24) if data.get("top_k") is not None else None
     return SamplerDefaults(
         number("temperature", 0, 100),
-        number("top_p", 0, 1),
-        None if top_k is None else int(top_k),
+        number("top_p", LEAST, 1),
+        top_k,
         number("min_p", 0, 1),
-        number("repetition_penalty", 0, 100),
+        number("repetition_penalty", LEAST, 100),
     )
 
 
@@ -167,6 +179,8 @@ def _head(folder: Path, manifest: Manifest | None, config: Mapping[str, Any]) ->
         return _declined("no_head", "the pack ships no MTP head.")
     if manifest is None or entry is None:
         return _declined("unknown_wiring", f"{HEAD} is there but no {MANIFEST} says how it is wired.")
+    if entry.wiring.layers != 1:
+        return _declined("unknown_wiring", f"the head has {entry.wiring.layers} layers and mtrun runs heads of one.")
     if entry.trunk_identity != manifest.trunk_identity:
         theirs, ours = entry.trunk_identity[:12], manifest.trunk_identity[:12]
         return _declined("foreign_head", f"the head was trained for the trunk {theirs}, this one is {ours}.")

@@ -6,14 +6,13 @@ checked against the file's real size before anything is allocated from it.
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from mtrun.runtime.errors import PackError
-from mtrun.runtime.packs.fields import Fields, read_json
+from mtrun.runtime.packs.fields import Fields, label, one_line, parse_json, read_json, shown
 from mtrun.runtime.packs.members import HEAD, INDEX, WEIGHTS, checked_name, member
 
 MAX_HEADER_BYTES = 100_000_000  # the limit of the safetensors format itself
@@ -45,9 +44,10 @@ def read_header(path: Path) -> dict[str, TensorInfo]:
     """The tensors of one safetensors file by name. Raises PackError for anything that does not add up."""
     size, raw = _header_bytes(path)
     try:
-        header = json.loads(raw.decode("utf-8"))
+        header = parse_json(raw.decode("utf-8"))
     except (ValueError, RecursionError) as error:
-        raise PackError(f"{path} has a header that is not JSON: the file is damaged, fetch the pack again.") from error
+        words = one_line(error)
+        raise PackError(f"{path} has a header that is not JSON ({words}): fetch the pack again.") from error
     entries = Fields.of(header, f"{path}: the header").data
     data_start = 8 + len(raw)
     tensors = {
@@ -94,7 +94,7 @@ def _weight_map(folder: Path) -> dict[str, str]:
     index = Fields.of(read_json(member(folder, INDEX, "weights")), INDEX).mapping("weight_map")
     weight_map: dict[str, str] = {}
     for tensor in index.data:
-        shard = checked_name(index.text(tensor), INDEX)
+        shard = checked_name(index.text(_checked_tensor(tensor, INDEX)), INDEX)
         if shard != HEAD:
             weight_map[tensor] = shard
     if not weight_map:
@@ -129,8 +129,15 @@ def _header_bytes(path: Path) -> tuple[int, bytes]:
         raise PackError(f"{path} cannot be read ({error.strerror}).") from error
 
 
+def _checked_tensor(name: str, where: str) -> str:
+    """`name` itself, if it can stand in a message and in a list of parameters. Raises PackError."""
+    if not name.isprintable() or not 0 < len(name) <= 500:
+        raise PackError(f"{where}: {shown(name)} is no name of a tensor: the file is damaged.")
+    return name
+
+
 def _tensor(path: Path, name: str, entry: Any, data_start: int, size: int) -> TensorInfo:
-    where = f"{path}: tensor {name}"
+    where = f"{path}: tensor {label(_checked_tensor(name, str(path)))}"
     fields = Fields.of(entry, where)
     dtype = fields.choice("dtype", ITEM_BYTES)
     shape = _whole_numbers(entry.get("shape"), f"{where}: shape")

@@ -8,11 +8,12 @@ from typing import Any
 
 from mtrun.runtime.errors import PackError
 from mtrun.runtime.packs.chat import read_chat_template
-from mtrun.runtime.packs.fields import MAX_JSON_BYTES
+from mtrun.runtime.packs.fields import one_line, shown
 from mtrun.runtime.packs.members import CONFIG, TOKENIZER, member
 from mtrun.runtime.packs.reader import read_config, read_eos_ids
 from mtrun.runtime.packs.stream import TextStream
 
+MAX_BYTES = 64 * 2**20  # tokenizer.json of a 256k vocabulary is about 35 MB
 _BYTE_TOKENS = tuple(f"<0x{byte:02X}>" for byte in range(256))  # how SentencePiece vocabularies spell single bytes
 
 
@@ -34,11 +35,14 @@ class PackTokenizer:
         limit = config.get("vocab_size")
         if type(limit) is not int or not 0 < self.vocab_size <= limit:
             raise PackError(
-                f"{TOKENIZER} in {folder} has {self.vocab_size} ids and {CONFIG} says vocab_size {limit}: they belong "
-                "to different models."
+                f"{TOKENIZER} in {folder} has {self.vocab_size} ids and {CONFIG} says vocab_size {shown(limit)}: they "
+                "belong to different models."
             )
+        if len(set(vocabulary.values())) != len(vocabulary):
+            raise PackError(f"{TOKENIZER} in {folder} gives two tokens one id: fetch the pack again.")
         if any(one >= limit for one in self.eos_ids):
-            raise PackError(f"the end-of-sequence ids {self.eos_ids} of {folder} exceed vocab_size {limit}.")
+            largest = max(self.eos_ids)
+            raise PackError(f"the end-of-sequence id {largest} of {folder} exceeds vocab_size {limit}: correct it.")
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Ids of `text`; special tokens written in it are recognised, and the tokenizer's own prefix is added."""
@@ -74,9 +78,15 @@ class PackTokenizer:
 def _read_tokenizer(path: Path) -> Any:
     from tokenizers import Tokenizer
 
-    if path.stat().st_size > MAX_JSON_BYTES:
-        raise PackError(f"{path} is larger than {MAX_JSON_BYTES:,} bytes and is not read.")
+    if path.stat().st_size > MAX_BYTES:
+        raise PackError(f"{path} is larger than {MAX_BYTES:,} bytes and is not read.")
     try:
-        return Tokenizer.from_file(str(path))
-    except Exception as error:  # the library raises bare Exception for malformed files
-        raise PackError(f"{path} is not a tokenizer ({error}): fetch the pack again.") from error
+        tokenizer = Tokenizer.from_file(str(path))
+        tokenizer.no_truncation()  # training leftovers that would cut or fill prompts in silence
+        tokenizer.no_padding()
+        tokenizer.encode("a")
+    except BaseException as error:  # bare Exception for malformed files; its panics are no Exception at all
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        raise PackError(f"{path} is not a tokenizer ({one_line(error)}): fetch the pack again.") from error
+    return tokenizer

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from mtrun.runtime.errors import PackError
-from mtrun.runtime.packs.identity import sha256_file
+from mtrun.runtime.packs.fields import one_line
+from mtrun.runtime.packs.identity import check_listed
 from mtrun.runtime.packs.quantization import Quantization, infer
 from mtrun.runtime.packs.reader import DRAFT_IDS, PackDescription
 from mtrun.runtime.packs.tensors import TensorInfo
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     import mlx.core as mx
 
 CHECKED_BYTES = 2**30  # files up to this size are checked against their checksum at load, larger ones by `pack verify`
+
+_SHIFTED = 0.25  # share of norm weights below zero; SmolLM2 has .01, and .98 once shifted
 
 Shapes = Mapping[str, tuple[int, ...]]  # dense parameter name -> shape
 
@@ -72,15 +75,9 @@ def load_head_weights(
 
 
 def _check_files(description: PackDescription, files: Collection[Path]) -> None:
-    """A manifest's identity claims hold only for the bytes that it lists."""
-    if description.manifest is None:
-        return
-    for file in sorted(files):
-        entry = description.manifest.files.get(file.name)
-        if entry is None:
-            raise PackError(f"pack.yaml of {description.name} lists no checksum for {file.name}: fetch the pack again.")
-        if entry.bytes <= CHECKED_BYTES and sha256_file(file) != entry.sha256:
-            raise PackError(f"{file} does not match its checksum in pack.yaml: fetch the pack again.")
+    if description.manifest is not None:
+        for file in sorted(files):
+            check_listed(description.manifest, file, CHECKED_BYTES)
 
 
 def _settle(stored: Mapping[str, TensorInfo], expected: Shapes) -> dict[str, Quantization]:
@@ -119,6 +116,7 @@ def _load(plan: _Plan, expected: Shapes, dequantize: bool) -> dict[str, mx.array
             weights |= {f"{module}.{part}": arrays[f"{module}.{part}"] for part in ("weight", "scales", "biases")}
     mx.eval(weights)
     _refuse_non_finite(plan, arrays)
+    _refuse_shifted_norms(plan, arrays)
     return weights
 
 
@@ -159,7 +157,8 @@ def _read(plan: _Plan) -> dict[str, mx.array]:
     for name, info in plan.stored.items():
         if name not in arrays or tuple(arrays[name].shape) != info.shape:
             raise PackError(f"{info.file} changed while it was read ({name}): start again.")
-        if not mx.issubdtype(arrays[name].dtype, mx.floating) and info.dtype != "U32":
+        packed = info.dtype == "U32" and name.removesuffix(".weight") in plan.quantization
+        if not packed and not mx.issubdtype(arrays[name].dtype, mx.floating):
             raise PackError(f"the {plan.what}'s {name} is stored as {info.dtype}, which is no floating type.")
     return arrays
 
@@ -170,7 +169,7 @@ def _mx_load(file: Path) -> dict[str, mx.array]:
     try:
         loaded = mx.load(str(file), format="safetensors")
     except (RuntimeError, ValueError, OSError) as error:
-        raise PackError(f"MLX cannot read {file} ({error}): fetch the pack again.") from error
+        raise PackError(f"MLX cannot read {file} ({one_line(error)}): fetch the pack again.") from error
     if not isinstance(loaded, dict):
         raise PackError(f"{file} holds no named tensors: fetch the pack again.")
     return loaded
@@ -191,6 +190,24 @@ def _refuse_non_finite(plan: _Plan, arrays: Mapping[str, mx.array]) -> None:
     for name, ok in zip(names, finite.tolist(), strict=True):  # pyright: ignore[reportArgumentType]
         if not ok:
             raise PackError(f"the {plan.what}'s {name} holds NaN or infinity: the weights are damaged.")
+
+
+def _refuse_shifted_norms(plan: _Plan, arrays: Mapping[str, mx.array]) -> None:
+    """RMSNorm factors of trained models are above zero but for stray ones; stored as `factor - 1`, most are not.
+
+    Some families store them so, and a conversion that forgets to add the one leaves a model that answers nonsense.
+    """
+    import mlx.core as mx
+
+    norms = [array for name, array in arrays.items() if name.endswith("norm.weight") and array.ndim == 1]
+    if not norms:
+        return
+    below = sum(cast(int, mx.sum(norm < 0).item()) for norm in norms) / max(1, sum(norm.size for norm in norms))
+    if below > _SHIFTED:
+        raise PackError(
+            f"{below:.0%} of the {plan.what}'s norm weights are below zero, as if stored less one: convert the model "
+            "again with 1 added to them."
+        )
 
 
 def _draft_ids(info: TensorInfo, vocab_size: int) -> list[int]:
