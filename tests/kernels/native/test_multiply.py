@@ -2,9 +2,9 @@
 
 u = 2^-24 is the rounding of float32. SPAN activations are rounded to integers t of one step: words (top 32767) of the
 least power of two with peak <= top * step, but no less than 2^-60 of the row's largest step; bytes (top 127) of
-peak / top. Each is off by at most half a step, bytes by 0.01 of one more where float32 rounds x * (top / peak). A group of 32 adds
-scale * s * (q . t) and bias * s * sum(t) to the output, each with at most four roundings of its own, and one for each
-later addition of the 2 G.
+peak / top. Each is off by at most half a step, bytes by 0.01 of one more where float32 rounds x * (top / peak). A group
+of 32 adds scale * s * (q . t) and bias * s * sum(t) to the output, each with at most four roundings of its own, and one
+for each later addition of the 2 G.
 """
 
 from __future__ import annotations

@@ -89,9 +89,7 @@ def test_a_head_folder_is_one_that_packs_take(wide: Opened, trained: Path, tmp_p
     assert card["data"] is None  # nothing but the trainer ran, so no record says what it was trained on
 
 
-def test_a_head_can_draft_over_the_likeliest_ids_of_other_features(
-    wide: Opened, trained: Path, tmp_path: Path
-) -> None:
+def test_a_head_can_draft_over_the_likeliest_ids_of_other_features(wide: Opened, trained: Path, tmp_path: Path) -> None:
     ranked_on = make_features(wide, write_chats(tmp_path / "chats.npz", 8, 5), tmp_path / "features")
     config = BuildConfig(draft_vocab=30, features=ranked_on)
     head = committed_head(build_head(wide, trained, tmp_path / "head", config))
