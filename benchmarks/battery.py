@@ -62,13 +62,13 @@ def _speed() -> Iterator[Step]:
     # Shadows cost time in the windows they watch, so they have a run of their own.
     yield bench(
         "smollm2-shadow",
-        f"pack=smollm2 --cells exact --depth {DEPTH} --seeds 6 --per-seed 2 --tokens 64 --no-nll --no-split",
+        f"pack=smollm2 --cells exact --depth {DEPTH} --seeds 6 --tokens 64 --no-nll --no-split",
         "--shadow",
         SWEPT,
     )
     yield bench(
         "smollm2-ladder",
-        f"pack=smollm2 --protocol ladder --contexts 512,1k,2k,4k,8k --cells plain,exact --depth {DEPTH} --seeds 2 "
+        f"pack=smollm2 --protocol ladder --contexts 512,1k,2k,4k --cells plain,exact --depth {DEPTH} --seeds 2 "
         "--tokens 32 --no-nll --no-split",
     )
 

@@ -1,8 +1,8 @@
 """Two runs of the same plan compared pair by pair, new - old, after a check that only the law tells them apart.
 
-{schema, kind, runs[{folder, cell, label, answers, missing}], different[lines], pairs, only_old, only_new, seeds, method,
-...}. Tasks: total and by_family {name: ...}, each {tasks, pairs, old, new, difference{value, low, high, n}, half_width,
-detectable, mcnemar{only_old, only_new, exact, mid}, sign_flip{p, method}}. Text: figures {name: {old, new,
+{schema, kind, runs[{folder, cell, label, answers, missing}], different[lines], pairs, only_old, only_new, seeds,
+method, ...}. Tasks: total and by_family {name: ...}, each {tasks, pairs, old, new, difference{value, low, high, n},
+half_width, detectable, mcnemar{only_old, only_new, exact, mid}, sign_flip{p, method}}. Text: figures {name: {old, new,
 difference}}.
 """
 
