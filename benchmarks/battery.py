@@ -39,10 +39,21 @@ def steps() -> Iterator[Step]:
     """Every run of the battery, in order."""
     yield from _speed()
     for cell in standard_cells(DEPTH):
-        words = ("eval", "tasks", "pack=nano", *cell.overrides, "--set", "nano", "--seeds", "3")
+        words = ("eval", "tasks", "pack=nano", *cell.overrides, "--set", "nano", "--seeds", "3", "--cell", cell.name)
         yield Step(f"nano-tasks/{cell.name}", "quality", words)
     for cell in standard_cells(DEPTH):
-        words = ("eval", "tasks", "pack=smollm2", *cell.overrides, "--set", "facts", "--seeds", "1")
+        words = (
+            "eval",
+            "tasks",
+            "pack=smollm2",
+            *cell.overrides,
+            "--set",
+            "facts",
+            "--seeds",
+            "1",
+            "--cell",
+            cell.name,
+        )
         yield Step(f"smollm2-facts/{cell.name}", "quality", words)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,10 +11,20 @@ import click
 from mtrun.runtime.errors import ConfigurationError
 
 if TYPE_CHECKING:
+    from mtrun.runtime.config.compose import Composed
     from mtrun.runtime.generator import MtpGenerator
     from mtrun.runtime.preparation import Preparation
 
 _CELLS, _BASE = "mtrun.eval.cells", "mtrun.eval.base"  # kept in click's context from combination to combination
+
+
+def name_of(composed: Composed, called: str | None) -> str:
+    """The run's cell: as called, or after its law. Raises ConfigurationError for a name that no file could have."""
+    from mtrun.runtime.evaluate.cells import cell_name
+
+    if called is not None and not re.fullmatch(r"[A-Za-z0-9][\w.-]*", called):
+        raise ConfigurationError(f"--cell {called!r} is no name: write letters, digits, points, dashes")
+    return called or cell_name(composed)
 
 
 def generator_of(run: Preparation) -> MtpGenerator:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 @click.option("--seed-list", metavar="A,B,...", help="These seeds.")
 @click.option("--max-tokens", type=click.IntRange(1), metavar="N", help="Of an answer.  [default: the set's]")
 @click.option("--limit", type=click.IntRange(1), metavar="N", help="The first N tasks of the set.")
+@click.option("--cell", "called", metavar="NAME", help="What the run is called in reports; default its law's name.")
 @click.option("--resume", is_flag=True, help="Decode what the folder's run lacks.")
 def tasks(
     composed: Composed,
@@ -33,11 +34,11 @@ def tasks(
     seed_list: str | None,
     max_tokens: int | None,
     limit: int | None,
+    called: str | None,
     resume: bool,
 ) -> int:
     """Decode every (task, seed) of a set under the configured law, keep each answer, and print the scores."""
-    from mtrun.runtime.cli.eval_runs import place
-    from mtrun.runtime.evaluate.cells import cell_name
+    from mtrun.runtime.cli.eval_runs import name_of, place
     from mtrun.runtime.evaluate.folder import Plan, RunFolder, decisive
     from mtrun.runtime.evaluate.run import write_summary
     from mtrun.runtime.evaluate.sets.catalogue import open_set
@@ -46,11 +47,11 @@ def tasks(
 
     asked = open_set(set_name)
     plan = Plan.of(asked, _seeds(seeds, seed_list), max_tokens, limit)
-    cell = cell_name(composed)
+    cell = name_of(composed, called)
     folder = RunFolder.start(place(out, cell), plan, resume)
     run = prepare(composed)
     folder.check(decisive(run))
-    if folder.missing(asked) and not _decode(run, asked, folder, cell, _command(composed, plan, folder.path)):
+    if folder.missing(asked) and not _decode(run, asked, folder, cell, _command(composed, plan, folder.path, called)):
         total = plan.tasks * len(plan.seeds)
         click.echo(f"kept {len(folder.answers)} of {total} answers: the same command with --resume goes on", err=True)
         raise click.Abort  # the combinations that would follow do not run
@@ -58,11 +59,12 @@ def tasks(
     return 0
 
 
-def _command(composed: Composed, plan: Plan, out: Path) -> list[str]:
+def _command(composed: Composed, plan: Plan, out: Path, called: str | None) -> list[str]:
     """The words that make this run alone, secrets hidden."""
     folder = click.get_current_context().params["config_dir"]
     more = {"--set": plan.set, "--out": out, "--seed-list": ",".join(map(str, plan.seeds)), "--limit": plan.tasks}
     more |= {"--max-tokens": plan.max_tokens, **({"--config-dir": folder} if folder else {})}
+    more |= {"--cell": called} if called else {}
     options = [str(word) for option in more.items() for word in option]
     return ["mtrun", "eval", "tasks", *composed.overrides, *options]
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 @click.option(
     "--against", type=click.Path(path_type=Path), metavar="RUN", help="Signed gaps to this run, such as plain."
 )
+@click.option("--cell", "called", metavar="NAME", help="What the run is called in reports; default its law's name.")
 @click.option("--resume", is_flag=True, help="Decode what the folder's run lacks.")
 def text(
     composed: Composed,
@@ -32,18 +33,18 @@ def text(
     seeds: int,
     tokens: int,
     against: Path | None,
+    called: str | None,
     resume: bool,
 ) -> int:
     """Decode prompts to a fixed length under the configured law, and read each text once with the target."""
-    from mtrun.runtime.cli.eval_runs import place
-    from mtrun.runtime.evaluate.cells import cell_name
+    from mtrun.runtime.cli.eval_runs import name_of, place
     from mtrun.runtime.evaluate.compare import need_scipy, read_run
     from mtrun.runtime.evaluate.text import summarize
     from mtrun.runtime.evaluate.text_folder import Plan, TextFolder
     from mtrun.runtime.preparation import prepare
 
     plan = Plan.of(prompts, seeds, tokens)
-    cell = cell_name(composed)
+    cell = name_of(composed, called)
     folder = TextFolder.start(place(out, cell), plan, resume)
     other = None if against is None or against.resolve() == folder.path.resolve() else against
     if other is not None:
@@ -52,7 +53,7 @@ def text(
     run = prepare(composed)
     folder.check(run)
     plan.check_fits(run)
-    if folder.missing and not _decode(run, folder, cell, _command(composed, plan, prompts, folder.path)):
+    if folder.missing and not _decode(run, folder, cell, _command(composed, plan, prompts, folder.path, called)):
         kept = f"kept {len(folder.lines)} of {len(plan.texts)} texts: the same command with --resume goes on"
         click.echo(kept, err=True)
         raise click.Abort  # the combinations that would follow do not run
@@ -75,12 +76,13 @@ def _gaps(other: Path, own: Path) -> dict[str, Any]:
         raise
 
 
-def _command(composed: Composed, plan: Any, prompts: Path | None, out: Path) -> list[str]:
+def _command(composed: Composed, plan: Any, prompts: Path | None, out: Path, called: str | None) -> list[str]:
     """The words that make this run alone, secrets hidden."""
     folder = click.get_current_context().params["config_dir"]
     more: dict[str, Any] = {"--out": out, "--seeds": len(plan.seeds), "--tokens": plan.tokens}
     more |= {"--prompts": prompts} if prompts else {}
     more |= {"--config-dir": folder} if folder else {}
+    more |= {"--cell": called} if called else {}
     return ["mtrun", "eval", "text", *composed.overrides, *(str(word) for pair in more.items() for word in pair)]
 
 

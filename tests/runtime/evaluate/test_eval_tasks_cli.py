@@ -160,3 +160,15 @@ def test_the_help_names_every_command_and_an_absent_one_is_a_sentence(
     monkeypatch.setitem(evaluation.COMMANDS, "text", "mtrun.runtime.cli.absent:text")
     assert main(["eval", "text"]) == 2
     assert "this build has no command eval text" in capsys.readouterr().err
+
+
+def test_a_run_is_called_as_reports_should_call_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["eval", "tasks", *LAW, "--set", "nano", "--limit", "1", "--out"]
+    assert main([*words, str(tmp_path / "bad"), "--cell", "../x"]) == 2
+    assert "--cell '../x' is no name" in capsys.readouterr().err
+    assert not (tmp_path / "bad").exists()
+    done = ran(tasks(tmp_path / "run", "--limit", "1", "--cell", "mine"), tmp_path)
+    assert done.returncode == 0, done.stderr
+    run = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert list(run["cells"]) == ["mine"]
+    assert run["command"][-2:] == ["--cell", "mine"]
