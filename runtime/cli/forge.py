@@ -228,6 +228,7 @@ def _loaded(opened: Opened, run: Path | None, cut: dict[str, Any]) -> Trainer:
 @_set("--licence", str, None, "Of the head; default the pack's.")
 @_set("--draft-vocab", COUNT, None, "Draft over so many ids, ranked on --features; default those of the run.")
 @_set("--features", FOLDER, None, "Shards that rank them.")
+@_set("--start-card", FOLDER, None, "head.yaml of the head that the run started from (train --from-own).")
 @click.option("--attach", is_flag=True, help="Write a whole pack: PACK's files with this head.")
 @click.option("--replace", is_flag=True, help="Replace an earlier build at --out.")
 def build(opened: Opened, run: Path, out: Path, bits: str, attach: bool, **options: Any) -> int:

@@ -42,6 +42,7 @@ class BuildConfig:
     replace: bool = False  # an earlier build at the same place is replaced
     draft_vocab: int | None = None  # ids to draft over, ranked on `features`; None = those of the run
     features: Path | None = None  # shards that rank them
+    start_card: Path | None = None  # head.yaml of the head that the run started from
 
 
 def quantise(weights: dict[str, mx.array], bits: int, group_size: int = GROUPS[0]) -> dict[str, mx.array]:
@@ -100,6 +101,7 @@ def card(opened: Opened, run: Path, found: Checkpoint, config: BuildConfig) -> d
         "data": kept.get("data"),
         "held_out": kept.get("held"),
         "recipe": _recipe(found),
+        "started_from": _start_card(found, config.start_card),
         "steps": found.cursor.step,
         "epochs": found.cursor.epoch,
         "training_seconds": round(found.cursor.seconds, 1),
@@ -111,6 +113,18 @@ def card(opened: Opened, run: Path, found: Checkpoint, config: BuildConfig) -> d
         "storage": {"bits": config.bits, "group_size": config.group_size},
         "made_with": kept.get("made_with"),
     }
+
+
+def _start_card(found: Checkpoint, path: Path | None) -> dict[str, Any] | None:
+    """The card of the head that the run started from, None where it is not given. Raises ConfigurationError."""
+    from mtrun.runtime.packs.fields import Fields, read_yaml
+
+    if path is None:
+        return None
+    fields = Fields.of(read_yaml(path), path.name)
+    if fields.text("sha256") != found.config.start:
+        raise ConfigurationError(f"the run did not start from the head of {path}: give the card of the one it did.")
+    return dict(fields.mapping("card").data)
 
 
 def _recipe(found: Checkpoint) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """A built head is the quantised head: strict loading takes it, its card is the run's, and the engine serves it."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import mlx.core as mx
@@ -10,6 +11,7 @@ from mlx.utils import tree_flatten, tree_unflatten
 
 from mtrun.runtime import Engine, compose
 from mtrun.runtime.errors import ConfigurationError
+from mtrun.runtime.forge import checkpoint
 from mtrun.runtime.forge.build import BuildConfig, build_head, build_pack
 from mtrun.runtime.forge.features import shard_paths, vocabulary_mass
 from mtrun.runtime.forge.opened import Opened, open_pack
@@ -101,6 +103,18 @@ def test_a_head_can_draft_over_the_likeliest_ids_of_other_features(wide: Opened,
     assert set(likeliest.tolist()) | set(wide.pack.eos_ids) >= set(np.array(ids).tolist())
     with pytest.raises(ConfigurationError, match="--features"):
         build_head(wide, trained, tmp_path / "other", BuildConfig(draft_vocab=30))
+
+
+def test_the_card_tells_what_a_run_started_from(wide: Opened, trained: Path, tmp_path: Path) -> None:
+    first = build_head(wide, trained, tmp_path / "first", BuildConfig())
+    fields = yaml.safe_load((first / "head.yaml").read_text())
+    found = checkpoint.required(trained)
+    second = checkpoint.write(tmp_path / "second", replace(found, config=replace(found.config, start=fields["sha256"])))
+    config = BuildConfig(start_card=first / "head.yaml")
+    built = build_head(wide, second.parent, tmp_path / "built", config)
+    assert yaml.safe_load((built / "head.yaml").read_text())["card"]["started_from"] == fields["card"]
+    with pytest.raises(ConfigurationError, match="did not start from"):
+        build_head(wide, trained, tmp_path / "other", config)
 
 
 def test_an_existing_folder_stays_unless_it_is_a_build_and_may_go(wide: Opened, trained: Path, tmp_path: Path) -> None:
