@@ -19,7 +19,7 @@ TILE = 32  # outputs of a weight tile: results are padded to a multiple of it
 class Activation(IntEnum):
     """How activations meet quantised weights (kernels.h)."""
 
-    WIDE = 0  # 15 bits with a power of two per 32 values: float32-grade
+    WIDE = 0  # 14 to 15 bits with a power of two per 32 values: float32-grade
     INT8 = 1  # 8 bits with a scale per 32 values: what llama.cpp does, and its error
 
 
