@@ -281,7 +281,7 @@ def test_abab_compares_two_cells_in_turns(bench: Any, tmp_path: Path) -> None:
     assert found["sign_flip"]["flips"] == 2**4
     assert len(found["pairs"]) == found["ratio"]["n"] == 4
     factors = {name: one["value"] for name, one in found["factors"].items()}
-    assert factors["tokens_per_cycle"] > 1, "plain decoding makes one"
+    assert factors["tokens_per_cycle"] >= 1, "plain decoding makes one"
     assert factors["ms_per_cycle"] > 0
     rounds = defaultdict(set)
     for one in counted(ran):
