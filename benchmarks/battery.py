@@ -61,7 +61,8 @@ def _speed() -> Iterator[Step]:
     def bench(name: str, words: str, *quoted: str) -> Step:
         return Step(name, "speed", ("bench", *words.split(), *quoted))
 
-    yield bench("nano", f"pack=nano --cells standard --depth {DEPTH} --seeds 8 --tokens 96")
+    tasks = "--prompts benchmarks/nano.txt"  # nano knows its tasks and nothing else
+    yield bench("nano", f"pack=nano --cells standard --depth {DEPTH} --seeds 8 --per-seed 3 --tokens 32 {tasks}")
     yield bench("smollm2", f"pack=smollm2 --cells standard --depth {DEPTH} --seeds 8 --tokens 64")
     yield bench(
         "smollm2-abab", "pack=smollm2 --protocol abab --a exact --b tokenv3-0.95 --seeds 8 --rounds 2 --tokens 64"

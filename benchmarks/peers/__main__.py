@@ -24,6 +24,7 @@ from benchmarks.peers.plan import MEASURES, MODULES, Entry, Plan, Slot, schedule
 from benchmarks.peers.process import PeerProcess
 from benchmarks.receipt import ReceiptError
 from benchmarks.sides import SideError
+from mtrun.runtime.measure.digest import ids_digest
 from mtrun.runtime.measure.machine import load, session
 
 WARM_UP = 8  # tokens read and made once before anything counts
@@ -107,6 +108,7 @@ class Run:
         head = {"started": time.time(), "load": load()}
         try:
             told = self.up[slot.entry].ask(slot.measure, **self._words(slot))
+            told |= {"digest": ids_digest(told["ids"])} if "ids" in told else {}
         except SideError as error:
             self.up.pop(slot.entry).stop()
             self._skip(slot.entry, f"{slot.measure} of round {slot.round} failed: {error}")

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from benchmarks.peers.base import AbsentError, Figure, Reply, Stopwatch, row_figures
-from mtrun.runtime.measure.digest import ids_digest
 
 
 class Peer:
@@ -40,7 +39,7 @@ class Peer:
     def decode(self, ids: Sequence[int], tokens: int, seed: int) -> Reply:
         """See `base.Runtime`; the seed is not used."""
         _, decode, made = self._run(ids, tokens)
-        return {"figures": {"decode": decode}, "ids": made, "digest": ids_digest(made)}
+        return {"figures": {"decode": decode}, "ids": made}
 
     def _run(self, ids: Sequence[int], tokens: int) -> tuple[Figure, Figure, list[int]]:
         """Prefill and decode figures, and the tokens."""

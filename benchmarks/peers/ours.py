@@ -7,7 +7,6 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.peers.base import AbsentError, Figure, Reply, Stopwatch, row_figures
-from mtrun.runtime.measure.digest import ids_digest
 
 if TYPE_CHECKING:
     from mtrun.runtime.generator import MtpGenerator
@@ -87,7 +86,6 @@ class Peer:
             "prefill": prefill,
             "decode": decode,
             "ids": made,
-            "digest": ids_digest(made),
             "law": asdict(finished.law),
             "counts": asdict(finished.counts),
             "notes": list(finished.notes),

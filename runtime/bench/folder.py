@@ -119,7 +119,7 @@ class RunFolder:
 
     def add(self, file: str, window: Mapping[str, Any]) -> None:
         """One window more, on disk when this returns."""
-        write_json(self.path / WINDOWS / file, window)
+        write_json(self.path / WINDOWS / file, window, compact=True)
 
     def windows(self) -> list[dict[str, Any]]:
         """Every window of this plan, warm-ups too, by file name."""

@@ -19,9 +19,13 @@ RUN = "run.json"
 _SHORT = 16  # hex digits of a setting's name
 
 
-def write_json(path: Path, value: object) -> None:
-    """Replaces `path` in one step: after a kill it is the old or the new file, whole. Raises ConfigurationError."""
-    write_text(path, json.dumps(value, allow_nan=False, indent=1) + "\n")
+def write_json(path: Path, value: object, compact: bool = False) -> None:
+    """Replaces `path` in one step: after a kill it is the old or the new file, whole. Raises ConfigurationError.
+
+    compact: on one line, for files that hold long lists of numbers.
+    """
+    shape: dict[str, Any] = {"separators": (",", ":")} if compact else {"indent": 1}
+    write_text(path, json.dumps(value, allow_nan=False, **shape) + "\n")
 
 
 def write_text(path: Path, text: str) -> None:

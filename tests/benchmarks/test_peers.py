@@ -2,6 +2,7 @@
 
 import json
 import math
+import subprocess
 import sys
 from collections import Counter
 from dataclasses import replace
@@ -19,6 +20,7 @@ from benchmarks.peers.plan import MODULES, Entry, Plan, schedule
 from benchmarks.peers.process import PeerProcess
 from benchmarks.receipt import ReceiptError
 from benchmarks.sides import SideError
+from mtrun.runtime.measure.code import root
 from mtrun.runtime.packs.tokenizer import PackTokenizer
 from support.tiny_pack import write_tiny_pack
 
@@ -323,3 +325,11 @@ def test_a_wrong_option_says_what_to_type(pack, tmp_path, capsys):
     assert "is not measured: name some of ours-plain" in capsys.readouterr().err
     assert command.main([*asked, "--prompts", str(tmp_path / "none.txt")]) == 2
     assert command.main(["--pack", str(tmp_path / "none")]) == 2
+
+
+@pytest.mark.parametrize("module", ["base", "worker", "llama_cpp", "mlx_lm", "transformers"])
+def test_a_peer_needs_nothing_of_ours_in_its_interpreter(module: str) -> None:
+    """Imported by a bare interpreter that has the checkout on its path and no package installed."""
+    code = f"import sys; sys.path.insert(0, {str(root())!r}); import benchmarks.peers.{module}"
+    ran = subprocess.run([sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
