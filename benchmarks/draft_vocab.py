@@ -18,6 +18,7 @@ from typing import Any
 
 from mtrun.runtime.measure.code import code_identity, root
 from mtrun.runtime.measure.machine import session
+from mtrun.runtime.measure.stats import Interval, interval_text
 from mtrun.runtime.measure.store import read_json, write_json, write_text
 
 SIZES = (2048, 4096, 8192, 16384)
@@ -73,11 +74,7 @@ def table(receipt: dict[str, Any]) -> str:
 
 
 def _interval(found: dict[str, Any] | None) -> str:
-    if found is None:
-        return "-"
-    if found["low"] is None:
-        return f"{found['value']:.2f}"
-    return f"{found['value']:.2f} [{found['low']:.2f}, {found['high']:.2f}]"
+    return interval_text(None if found is None else Interval(**found))
 
 
 def main(words: Sequence[str] | None = None) -> int:

@@ -15,7 +15,7 @@ from typing import Any
 from benchmarks.cells import Plan
 from benchmarks.receipt import Receipt, ReceiptError
 from benchmarks.summary import CONTENTION, CellSummary, Window, by_cell, idle_lanes, lane_effect, summarise, usable
-from mtrun.runtime.measure.stats import Interval
+from mtrun.runtime.measure.stats import interval_text
 
 SPEED_HEADINGS = (
     "cell", "law", "decode tok/s: median (min-max)", "to plain", "to exact", "tokens/cycle", "ms/cycle",
@@ -101,10 +101,10 @@ def _speed_row(row: CellSummary, label: str, cells: Mapping[tuple[str, str], lis
         row.cell,
         label,
         "no window" if band is None else f"{band.median:.2f} ({band.low:.2f}-{band.high:.2f})",
-        "1" if row.cell == "plain" else _interval(row.to_plain),
-        "1" if row.cell == "exact" else _interval(row.to_exact),
-        _interval(row.tokens_per_cycle),
-        _interval(row.ms_per_cycle, 1),
+        "1" if row.cell == "plain" else interval_text(row.to_plain),
+        "1" if row.cell == "exact" else interval_text(row.to_exact),
+        interval_text(row.tokens_per_cycle),
+        interval_text(row.ms_per_cycle, 1),
         f"{row.windows} ({seeds})",
     )
 
@@ -112,15 +112,16 @@ def _speed_row(row: CellSummary, label: str, cells: Mapping[tuple[str, str], lis
 def _text_row(row: CellSummary) -> tuple[str, ...]:
     names = ("draft_acceptance", "deferral_rate", "kept_draft_rate", "mean_divergence")
     shown = tuple("-" if row.rates[name] is None else f"{row.rates[name]:.3f}" for name in names)
-    gap = "-" if row.cell == "plain" else _interval(row.nll_gap, 3, sign="+")
-    return (row.cell, *shown, _interval(row.nll, 3), gap, _short(row.digest))
+    gap = "-" if row.cell == "plain" else interval_text(row.nll_gap, 3, sign="+")
+    return (row.cell, *shown, interval_text(row.nll, 3), gap, _short(row.digest))
 
 
 def _lane_section(plan: Plan, cells: Mapping[tuple[str, str], list[Window]]) -> list[str]:
     rows = [(cell.name, effect) for cell in plan.cells if (effect := lane_effect(cell.name, cells)) is not None]
     if not rows:
         return []
-    table = _table(("cell", "armed / declined", "seeds"), [(name, _interval(one), str(one.n)) for name, one in rows])
+    told = [(name, interval_text(one), str(one.n)) for name, one in rows]
+    table = _table(("cell", "armed / declined", "seeds"), told)
     return ["## What `cpu_blas` does to decode tok/s", table]
 
 
@@ -158,15 +159,6 @@ def _caveats(
 def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     lines = [headings, ["---"] * len(headings), *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
-def _interval(found: Interval | None, digits: int = 2, sign: str = "") -> str:
-    if found is None:
-        return "-"
-    text = f"{found.value:{sign}.{digits}f}"
-    if found.low is None or found.high is None:
-        return text
-    return f"{text} [{found.low:{sign}.{digits}f}, {found.high:{sign}.{digits}f}]"
 
 
 def _short(digest: str | None) -> str:

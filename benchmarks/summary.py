@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
-from mtrun.runtime.acceptance.counts import Counts
+from mtrun.runtime.acceptance.counts import Counts, pooled
 from mtrun.runtime.acceptance.rates import Rate, rates
 from mtrun.runtime.measure.digest import ids_digest
 from mtrun.runtime.measure.stats import Band, Interval, Values, band, interval_of, paired_difference, paired_ratio
@@ -90,15 +90,6 @@ def ms_per_cycle(window: Window) -> float | None:
 def contention(window: Window) -> float:
     """Wall over CPU seconds while decoding; below one where several threads ran."""
     return window["decode_seconds"] / max(window["decode_cpu_seconds"], 1e-9)
-
-
-def pooled(windows: list[Window]) -> Counts:
-    """Every counter summed."""
-    total = Counts()
-    known = {each.name for each in fields(Counts)}
-    for window in windows:
-        total.add(Counts(**{name: value for name, value in window["counts"].items() if name in known}))
-    return total
 
 
 def by_cell(windows: list[Window]) -> dict[tuple[str, str], list[Window]]:

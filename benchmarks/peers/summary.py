@@ -10,7 +10,7 @@ from typing import Any
 from benchmarks.peers.folder import SCHEMA, Folder
 from benchmarks.peers.plan import Plan
 from benchmarks.summary import CONTENTION
-from mtrun.runtime.measure.stats import Band, Interval, Values, band, paired_ratio
+from mtrun.runtime.measure.stats import Band, Interval, Values, band, interval_text, paired_ratio
 
 NOTES = f"""\
 The band is median (minimum-maximum) over rounds. Ratios are paired by round: the geometric mean with its 95 % Student t
@@ -135,18 +135,10 @@ def _row(line: Line, named: Sequence[str]) -> list[str]:
         line.figure,
         line.peer,
         "no window counts" if speed is None else f"{speed.median:.2f} ({speed.low:.2f}-{speed.high:.2f})",
-        *("1" if name == line.peer else _interval(line.ratios[name]) for name in named),
+        *("1" if name == line.peer else interval_text(line.ratios[name]) for name in named),
         "-" if line.contention is None else f"{line.contention:.2f}",
         f"{line.windows} ({line.flagged})",
     ]
-
-
-def _interval(found: Interval | None) -> str:
-    if found is None:
-        return "-"
-    if found.low is None or found.high is None:
-        return f"{found.value:.2f}"
-    return f"{found.value:.2f} [{found.low:.2f}, {found.high:.2f}]"
 
 
 def _facts(folder: Folder) -> str:

@@ -6,8 +6,9 @@ resamples + bonus = cycles; emitted = accepted + cycles.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from typing import Any
 
 
 @dataclass
@@ -33,6 +34,11 @@ class Counts:
     copied_accepted: int = 0  # of `accepted`, likewise
     generated: int = 0  # tokens returned to the caller
     verify_calls: int = 0  # target forwards after prefill, plain ones included
+
+    @classmethod
+    def of_json(cls, found: Mapping[str, Any]) -> Counts:
+        """Counters as a receipt holds them; what another version counted beside them is left out."""
+        return cls(**{each.name: found[each.name] for each in fields(cls) if each.name in found})
 
     def record(
         self,
@@ -113,3 +119,11 @@ def _added(left: list[int], right: list[int]) -> list[int]:
     """Entry by entry; the shorter list is read as ending in zeros."""
     longer, shorter = (left, right) if len(left) >= len(right) else (right, left)
     return [a + b for a, b in zip(longer, shorter + [0] * (len(longer) - len(shorter)), strict=True)]
+
+
+def pooled(records: Iterable[Mapping[str, Any]]) -> Counts:
+    """Every counter summed over windows, answers or texts, each with its `counts`."""
+    total = Counts()
+    for record in records:
+        total.add(Counts.of_json(record["counts"]))
+    return total

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from mtrun.runtime.acceptance.counts import Counts
+from mtrun.runtime.acceptance.counts import pooled
 from mtrun.runtime.acceptance.rates import rates
 from mtrun.runtime.bench.folder import RunFolder, split_of
 from mtrun.runtime.bench.plan import Plan, schedule
@@ -102,14 +102,6 @@ def ms_per_cycle(window: Window) -> float | None:
     """Decode time of one forward of the target with all that belongs to it."""
     calls = window["counts"]["verify_calls"]
     return 1e3 * window["decode_seconds"] / calls if calls else None
-
-
-def pooled(windows: Sequence[Window]) -> Counts:
-    """Every counter summed."""
-    known, total = {each.name for each in fields(Counts)}, Counts()
-    for window in windows:
-        total.add(Counts(**{name: value for name, value in window["counts"].items() if name in known}))
-    return total
 
 
 def _rows(plan: Plan, kept: list[Window], windows: list[dict[str, Any]], context: int | None) -> list[dict[str, Any]]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from mtrun.runtime.measure.stats import Interval, interval_text
+
 LISTED = 12  # missing windows that are told one by one
 HEADERS = (
     "cell",
@@ -101,11 +103,7 @@ def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def _interval(found: Mapping[str, Any] | None, digits: int, sign: str = "") -> str:
-    if found is None:
-        return "-"
-    if found["low"] is None:
-        return f"{found['value']:{sign}.{digits}f}"
-    return f"{found['value']:{sign}.{digits}f} [{found['low']:{sign}.{digits}f}, {found['high']:{sign}.{digits}f}]"
+    return interval_text(None if found is None else Interval(**found), digits, sign)
 
 
 def _value(found: Mapping[str, Any] | None, digits: int) -> str:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-
 import click
 
+from mtrun.runtime.cli.lazy import imported
 from mtrun.runtime.errors import ConfigurationError
 
 # Command -> "module:object", imported when it is called.
@@ -40,15 +39,12 @@ class Evaluations(click.Group):
 
 def load(name: str) -> click.Command:
     """Imports one command. Raises ConfigurationError where its file is absent."""
-    module, _, attribute = COMMANDS[name].partition(":")
-    try:
-        return getattr(import_module(module), attribute)
-    except ModuleNotFoundError as error:
-        if error.name != module:
-            raise
+    found = imported(COMMANDS[name])
+    if found is None:
         raise ConfigurationError(
             f"this build has no command eval {name}: install mtrun again, or use one of {', '.join(COMMANDS)}"
-        ) from error
+        )
+    return found
 
 
 @click.command("eval", cls=Evaluations)

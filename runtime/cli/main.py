@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from importlib import import_module, metadata
+from importlib import metadata
 from typing import Any
 
 import click
 
+from mtrun.runtime.cli.lazy import imported
 from mtrun.runtime.errors import ConfigurationError, MtrunError
 
 # Command -> "module:object", imported when it is called.
@@ -100,13 +101,7 @@ def _unknown_command(word: str) -> str:
 
 def load(name: str) -> click.Command:
     """Import one command. A command whose file is absent still shows its configuration and says that it cannot run."""
-    module, _, attribute = COMMANDS[name].partition(":")
-    try:
-        return getattr(import_module(module), attribute)
-    except ModuleNotFoundError as error:
-        if error.name != module:
-            raise
-        return _absent(name)
+    return imported(COMMANDS[name]) or _absent(name)
 
 
 def _absent(name: str) -> click.Command:

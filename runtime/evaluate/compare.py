@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from mtrun.runtime.errors import ConfigurationError, MtrunError
-from mtrun.runtime.evaluate.folder import ANSWERS, SCHEMA, SUMMARY
+from mtrun.runtime.evaluate.folder import SCHEMA, SUMMARY, first_lines
 from mtrun.runtime.evaluate.mcnemar import (
     METHOD,
     POWER,
@@ -29,7 +29,7 @@ from mtrun.runtime.evaluate.mcnemar import (
 from mtrun.runtime.evaluate.text_measures import DEFINITIONS, figure
 from mtrun.runtime.evaluate.unlike import leaves, setting_differences
 from mtrun.runtime.measure.stats import LEVEL, Values, paired_difference, seed_means
-from mtrun.runtime.measure.store import RUN, read_json, read_lines, read_setting
+from mtrun.runtime.measure.store import RUN, read_json, read_setting
 
 COMPARISON = "mtrun.eval.compare/1"
 _ITEM = {"tasks": "task", "text": "prompt"}  # what a line of each kind is an answer to
@@ -71,9 +71,7 @@ def read_run(folder: Path) -> Run:
     if data["kind"] not in _ITEM or len(data["cells"]) != 1:
         raise ConfigurationError(f"{folder} holds no run of `eval tasks` or `eval text`: give such a folder.")
     ((cell, facts),) = data["cells"].items()
-    lines: dict[Key, Mapping[str, Any]] = {}
-    for line in read_lines(folder / ANSWERS):
-        lines.setdefault((line[_ITEM[data["kind"]]], line["seed"]), line)
+    lines = first_lines(folder, _ITEM[data["kind"]])
     if facts["skipped"] or not lines:
         raise ConfigurationError(f"{folder} holds no answers ({facts['skipped'] or 'none was kept'}): run it first.")
     return Run(folder, data, cell, read_setting(folder, facts["setting"]), lines)

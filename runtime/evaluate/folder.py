@@ -66,13 +66,9 @@ class RunFolder:
     @classmethod
     def start(cls, path: Path, plan: Plan, resume: bool) -> RunFolder:
         """A new run, or with `resume` the one that is there. Raises ConfigurationError."""
-        if path.exists() and not path.is_dir():
-            raise ConfigurationError(f"{path} is a file: give --out a folder.")
-        if path.is_dir() and not resume and any(path.iterdir()):
-            raise ConfigurationError(f"{path} is not empty: add --resume to go on with its run, or give a new folder.")
-        if not (path / RUN).exists() and not (path / ANSWERS).exists():
+        run = existing(path, resume)
+        if run is None:
             return cls(path, plan, None)
-        run = read_json(path / RUN, SCHEMA)
         if run["kind"] != KIND or run["plan_sha256"] != sha256_of(plan.to_json()):
             told = _differences(run["plan"], plan.to_json()) or "another kind"
             raise ConfigurationError(f"{path} holds a run of another plan ({told}): give a new folder.")
@@ -126,12 +122,28 @@ class RunFolder:
         write_json(self.path / RUN, self.run)
 
 
-def read_answers(path: Path) -> dict[Key, dict[str, Any]]:
-    """The answers in a run's folder; of two to the same task and seed the first counts."""
-    found: dict[Key, dict[str, Any]] = {}
+def existing(path: Path, resume: bool) -> dict[str, Any] | None:
+    """The run.json of the folder that --out names, None for a new run. Raises ConfigurationError."""
+    if path.exists() and not path.is_dir():
+        raise ConfigurationError(f"{path} is a file: give --out a folder.")
+    if path.is_dir() and not resume and any(path.iterdir()):
+        raise ConfigurationError(f"{path} is not empty: add --resume to go on with its run, or give a new folder.")
+    if not (path / RUN).exists() and not (path / ANSWERS).exists():
+        return None
+    return read_json(path / RUN, SCHEMA)
+
+
+def first_lines(path: Path, item: str) -> dict[tuple[Any, int], dict[str, Any]]:
+    """The lines of a run's folder by (what `item` names, seed); of two to the same pair the first counts."""
+    found: dict[tuple[Any, int], dict[str, Any]] = {}
     for line in read_lines(path / ANSWERS):
-        found.setdefault((line["task"], line["seed"]), line)
+        found.setdefault((line[item], line["seed"]), line)
     return found
+
+
+def read_answers(path: Path) -> dict[Key, dict[str, Any]]:
+    """The answers in a run's folder, by task and seed."""
+    return first_lines(path, "task")
 
 
 def decisive(run: Preparation) -> dict[str, Any]:

@@ -8,11 +8,11 @@ high, n}} over the seeds that have all of the group's answers.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from types import MappingProxyType
 from typing import Any
 
-from mtrun.runtime.acceptance.counts import Counts
+from mtrun.runtime.acceptance.counts import pooled
 from mtrun.runtime.acceptance.rates import DEFINITIONS as RATES
 from mtrun.runtime.acceptance.rates import rates
 from mtrun.runtime.evaluate.contract import TaskSet, judge
@@ -53,7 +53,7 @@ def measures(lines: Lines) -> dict[str, Any]:
         "truncation_rate": _ratio(truncated, n),
         "output_tokens_mean": _ratio(sum(tokens), n),
         "output_tokens_max": max(tokens, default=None),
-        **rates(_counts(lines)),
+        **rates(pooled(lines)),
         **seconds,
         "tok_s": _ratio(sum(max(count - 1, 0) for count in tokens), seconds["decode_seconds"]),
     }
@@ -110,13 +110,6 @@ def _interval(values: Iterable[float | None]) -> dict[str, Any] | None:
     except ImportError:
         interval = Interval(sum(found) / len(found), None, None, len(found))
     return interval and asdict(interval)
-
-
-def _counts(lines: Lines) -> Counts:
-    total, known = Counts(), {one.name for one in fields(Counts)}
-    for line in lines:
-        total.add(Counts(**{name: value for name, value in line["counts"].items() if name in known}))
-    return total
 
 
 def _sum(lines: Lines, name: str) -> float:

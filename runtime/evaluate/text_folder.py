@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mtrun.runtime.errors import ConfigurationError, RequestError
-from mtrun.runtime.evaluate.folder import ANSWERS, SCHEMA, decisive
+from mtrun.runtime.evaluate.folder import ANSWERS, SCHEMA, decisive, existing, first_lines
 from mtrun.runtime.evaluate.unlike import leaves, setting_differences
 from mtrun.runtime.measure.digest import sha256_of
-from mtrun.runtime.measure.store import RUN, append_line, keep_setting, read_json, read_lines, read_setting, write_json
+from mtrun.runtime.measure.store import RUN, append_line, keep_setting, read_setting, write_json
 
 if TYPE_CHECKING:
     from mtrun.runtime.preparation import Preparation
@@ -90,13 +90,9 @@ class TextFolder:
     @classmethod
     def start(cls, path: Path, plan: Plan, resume: bool) -> TextFolder:
         """A new run, or with `resume` the one that is there. Raises ConfigurationError."""
-        if path.exists() and not path.is_dir():
-            raise ConfigurationError(f"{path} is a file: give --out a folder.")
-        if path.is_dir() and not resume and any(path.iterdir()):
-            raise ConfigurationError(f"{path} is not empty: add --resume to go on with its run, or give a new folder.")
-        if not (path / RUN).exists() and not (path / ANSWERS).exists():
+        run = existing(path, resume)
+        if run is None:
             return cls(path, plan, None)
-        run = read_json(path / RUN, SCHEMA)
         if run["kind"] != KIND:
             raise ConfigurationError(f"{path} holds a run of {run['kind']}, not of text: give a new folder.")
         if told := leaves(run["plan"], plan.to_json()):
@@ -171,8 +167,5 @@ class TextFolder:
 
 
 def read_texts(path: Path) -> dict[Key, dict[str, Any]]:
-    """The texts in a run's folder; of two to the same prompt and seed the first counts."""
-    found: dict[Key, dict[str, Any]] = {}
-    for line in read_lines(path / ANSWERS):
-        found.setdefault((line["prompt"], line["seed"]), line)
-    return found
+    """The texts in a run's folder, by prompt and seed."""
+    return first_lines(path, "prompt")

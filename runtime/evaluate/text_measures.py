@@ -8,13 +8,13 @@ infinite on many rows and is not reported.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mtrun.runtime.acceptance.counts import Counts
+from mtrun.runtime.acceptance.counts import Counts, pooled
 from mtrun.runtime.acceptance.rates import Rate, mean_divergence, rates
 from mtrun.runtime.measure.stats import Interval, Values, interval_of, seed_means
 from mtrun.runtime.requests import Sampling
@@ -116,7 +116,7 @@ def measures(ids: Sequence[int], counts: Mapping[str, Any], reading: Reading) ->
         "nll_sum": reading.nll_sum,
         "off_support_mass": reading.off_support / reading.tokens,
         "mode_mass": reading.mode / reading.tokens,
-        "tv": mean_divergence(_counts(counts)),
+        "tv": mean_divergence(Counts.of_json(counts)),
         **{f"distinct{n}": distinct(ids, n) for n in (1, 2, 3)},
     }
 
@@ -137,12 +137,4 @@ def interval(values: Values) -> Interval | None:
 
 def pooled_rates(lines: Iterable[Mapping[str, Any]]) -> dict[str, Rate]:
     """The rates of the summed counters."""
-    total = Counts()
-    for line in lines:
-        total.add(_counts(line["counts"]))
-    return rates(total)
-
-
-def _counts(found: Mapping[str, Any]) -> Counts:
-    known = {each.name for each in fields(Counts)}
-    return Counts(**{name: value for name, value in found.items() if name in known})
+    return rates(pooled(lines))

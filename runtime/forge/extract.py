@@ -21,6 +21,7 @@ from mtrun.kernels.arrays import logsumexp, of_module, take
 from mtrun.kernels.rows import top_ids
 from mtrun.runtime.errors import ConfigurationError
 from mtrun.runtime.forge import corpus
+from mtrun.runtime.forge.claim import settle
 from mtrun.runtime.forge.corpus import Corpus
 from mtrun.runtime.packs.contract import Trunk
 
@@ -54,20 +55,7 @@ def origin(config: FeatureConfig, pack: dict[str, str], data: Path) -> dict[str,
 
 def claim(folder: Path, made_of: dict[str, Any]) -> None:
     """Writes `features.json`, or checks the one that is there. Raises ConfigurationError on a difference."""
-    path = folder / ORIGIN
-    theirs = read_origin(folder)
-    if theirs is None:
-        if folder.is_dir() and any(folder.glob("*.npz")):
-            raise ConfigurationError(f"{folder} holds shards that do not say what they are of: choose another --out.")
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            path.write_text(json.dumps(made_of, indent=1) + "\n", encoding="utf-8")
-        except OSError as error:
-            raise ConfigurationError(f"{folder} cannot be written ({error.strerror}): choose another --out.") from error
-        return
-    changed = [key for key, value in made_of.items() if key != "made_on" and theirs.get(key) != value]
-    if changed:
-        raise ConfigurationError(f"{folder} was made with another {', '.join(changed)}: choose another --out.")
+    settle(folder / ORIGIN, read_origin(folder), made_of, "shards", aside=("made_on",))
 
 
 def read_origin(folder: Path) -> dict[str, Any] | None:

@@ -19,6 +19,7 @@ import numpy as np
 
 from mtrun.runtime.errors import ConfigurationError
 from mtrun.runtime.forge import corpus, topics
+from mtrun.runtime.forge.claim import settle
 from mtrun.runtime.forge.dialogue import Dialogue
 from mtrun.runtime.packs.fields import one_line
 from mtrun.runtime.requests import Chunk
@@ -234,15 +235,4 @@ def claim(folder: Path, plan: dict[str, Any]) -> None:
         theirs = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
     except (OSError, ValueError) as error:
         raise ConfigurationError(f"{path} cannot be read ({one_line(error)}): choose another --out.") from error
-    if theirs is None:
-        if folder.is_dir() and any(folder.glob("*.npz")):
-            raise ConfigurationError(f"{folder} holds chats that do not say what they are: choose another --out.")
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            path.write_text(json.dumps(plan, indent=1) + "\n", encoding="utf-8")
-        except OSError as error:
-            raise ConfigurationError(f"{folder} cannot be written ({error.strerror}): choose another --out.") from error
-        return
-    changed = [key for key, value in plan.items() if not isinstance(theirs, dict) or theirs.get(key) != value]
-    if changed:
-        raise ConfigurationError(f"{folder} was made with another {', '.join(changed)}: choose another --out.")
+    settle(path, theirs, plan, "chats")

@@ -87,3 +87,13 @@ def paired_difference(left: Values, right: Values, level: float = LEVEL) -> Inte
 def interval_of(values: Values, level: float = LEVEL) -> Interval | None:
     """The mean of seed means with its t interval."""
     return t_interval(list(seed_means(values).values()), level)
+
+
+def interval_text(found: Interval | None, digits: int = 2, sign: str = "") -> str:
+    """`1.22 [1.15, 1.30]`; without an interval the value alone, `-` where there is nothing."""
+    if found is None:
+        return "-"
+    text = f"{found.value:{sign}.{digits}f}"
+    if found.low is None or found.high is None:
+        return text
+    return f"{text} [{found.low:{sign}.{digits}f}, {found.high:{sign}.{digits}f}]"

@@ -171,7 +171,7 @@ def _reply(window: Mapping[str, Any]) -> Iterator[str]:
 
 def _counters(window: Mapping[str, Any]) -> Iterator[str]:
     """Identities, and everything that is computed from counters."""
-    counts = Counts(**{name: window["counts"][name] for name in vars(Counts()) if name in window["counts"]})
+    counts = Counts.of_json(window["counts"])
     yield from counts.identities()
     if counts.generated != len(window["ids"]):
         yield f"counts.generated is {counts.generated}, and it holds {len(window['ids'])} tokens"

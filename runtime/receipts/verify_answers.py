@@ -51,7 +51,7 @@ def _answer(answer: Mapping[str, Any]) -> Iterator[str]:
         yield "digest is not that of its token ids"
     if answer["output_tokens"] != len(answer["ids"]):
         yield f"output_tokens is {answer['output_tokens']}, and it holds {len(answer['ids'])} tokens"
-    counts = Counts(**{name: answer["counts"][name] for name in vars(Counts()) if name in answer["counts"]})
+    counts = Counts.of_json(answer["counts"])
     yield from counts.identities()
     if counts.generated != len(answer["ids"]):
         yield f"counts.generated is {counts.generated}, and it holds {len(answer['ids'])} tokens"

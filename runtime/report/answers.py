@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from statistics import NormalDist, fmean
 from typing import Any
 
+from mtrun.runtime.acceptance.counts import pooled
 from mtrun.runtime.acceptance.rates import kept_draft_rate
 from mtrun.runtime.measure.stats import LEVEL, Interval, Values, interval_of, paired_difference
-from mtrun.runtime.report.runs import Run, pooled
+from mtrun.runtime.report.runs import Run
 
 TASKS, TEXT = "tasks", "text"
 TEXT_FIGURES = ("nll", "off_support_mass", "mode_mass", "tv", "distinct1", "distinct2", "distinct3", "output_tokens")

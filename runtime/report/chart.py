@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from mtrun.runtime.measure.stats import Band, Interval
+from mtrun.runtime.measure.stats import Band, Interval, interval_text
 
 FOLDER = "figures"
 SHARE = (0.0, 1.0)  # what a rate can be
@@ -153,16 +153,6 @@ class Chart:
 
     def _number(self, found: Interval) -> str:
         return interval_text(found, self.digits)
-
-
-def interval_text(found: Interval | None, digits: int = 2, sign: str = "") -> str:
-    """`1.22 [1.15, 1.30]`; without an interval the value alone, `-` where there is nothing."""
-    if found is None:
-        return "-"
-    text = f"{found.value:{sign}.{digits}f}"
-    if found.low is None or found.high is None:
-        return text
-    return f"{text} [{found.low:{sign}.{digits}f}, {found.high:{sign}.{digits}f}]"
 
 
 def band_text(found: Band | None, digits: int = 2) -> str:

@@ -7,12 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from mtrun.runtime.acceptance.counts import pooled
 from mtrun.runtime.measure.stats import Interval, t_interval
 from mtrun.runtime.report.chart import BARS, SHARE, Chart, Point, Series
 from mtrun.runtime.report.charts_alpha import DODGE, by_rule, rule_look
 from mtrun.runtime.report.laws import CASCADE, CellLaw
 from mtrun.runtime.report.measured import Measured
-from mtrun.runtime.report.runs import Window, pooled
+from mtrun.runtime.report.runs import Window
 
 VALIDITY = "A prediction is valid position by position, on prefixes that the deciding law visited, and there alone."
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from types import MappingProxyType
 
+from mtrun.runtime.acceptance.counts import pooled
 from mtrun.runtime.acceptance.rates import accepted_by_depth, rates
 from mtrun.runtime.measure.stats import (
     Band,
@@ -18,7 +19,7 @@ from mtrun.runtime.measure.stats import (
     paired_ratio,
     t_interval,
 )
-from mtrun.runtime.report.runs import CONTENTION, Run, Slot, Window, contention, pooled
+from mtrun.runtime.report.runs import CONTENTION, Run, Slot, Window, contention
 
 SPLIT = ("draft", "verify", "rows", "judge", "commit", "rest")  # in the order of a cycle
 RATES = ("tokens_per_cycle", "draft_acceptance", "deferral_rate", "kept_draft_rate", "mean_divergence")

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from mtrun.runtime.measure.stats import Band, Interval
-from mtrun.runtime.report.chart import band_text, interval_text
+from mtrun.runtime.measure.stats import Band, Interval, interval_text
+from mtrun.runtime.report.chart import band_text
 from mtrun.runtime.report.figures import CellFigures
 from mtrun.runtime.report.measured import Measured
 from mtrun.runtime.report.paired import verdict

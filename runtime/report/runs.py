@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -260,14 +260,6 @@ def _planned(plan: Mapping[str, Any]) -> Iterator[Slot]:
 def contention(window: Window) -> float:
     """Wall over CPU seconds while decoding; below one where several threads ran."""
     return window["decode_seconds"] / max(window["decode_cpu_seconds"], 1e-9)
-
-
-def pooled(windows: Sequence[Mapping[str, Any]]) -> Counts:
-    """Every counter of windows or answers summed."""
-    known, total = {each.name for each in fields(Counts)}, Counts()
-    for window in windows:
-        total.add(Counts(**{name: value for name, value in window["counts"].items() if name in known}))
-    return total
 
 
 def _read_windows(folder: Path, data: Mapping[str, Any], files: dict[str, str]) -> tuple[Window, ...]:

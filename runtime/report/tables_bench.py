@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from mtrun.runtime.report.chart import band_text, interval_text
+from mtrun.runtime.measure.stats import interval_text
+from mtrun.runtime.report.chart import band_text
 from mtrun.runtime.report.charts_context import tick
 from mtrun.runtime.report.charts_shadow import VALIDITY, predictions
 from mtrun.runtime.report.document import Block, Bullets, Table, Text, table

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from mtrun.runtime.measure.stats import Interval
+from mtrun.runtime.measure.stats import Interval, interval_text
 from mtrun.runtime.report.answers import TASKS, TEXT, TaskFigures, TextFigures, task_figures, text_figures
-from mtrun.runtime.report.chart import SHARE, Source, band_text, interval_text
+from mtrun.runtime.report.chart import SHARE, Source, band_text
 from mtrun.runtime.report.charts_cells import Quality
 from mtrun.runtime.report.document import Table, table
 from mtrun.runtime.report.laws import PLAIN, Codes, law_of, names_of
