@@ -93,7 +93,8 @@ def features(opened: Opened, data: Path, out: Path, limit: int | None, top_from:
 
 
 @_pack_command("train")
-@_set("--features", FOLDER, None, "Shards to train on.", required=True)
+@_set("--features", FOLDER, None, "Shards to train on; may be given several times.", required=True, multiple=True)
+@_set("--shards", COUNT, None, "Only the first so many of each folder; default all.")
 @_set("--held", FOLDER, None, "Shards to measure on, never trained on.")
 @_set("--out", FOLDER, None, "Run folder: checkpoint, log, curve.", required=True)
 @_set("--steps", COUNT, None, "End after so many steps in all (1000 if --minutes is not given).")
@@ -157,7 +158,7 @@ def _recipe(options: dict[str, Any]) -> TrainConfig:
 def _job(options: dict[str, Any]) -> Job:
     from mtrun.runtime.forge.runner import Job
 
-    same = ("features", "out", "held", "draft_vocab", "report_every", "measure_every")
+    same = ("features", "out", "held", "shards", "draft_vocab", "report_every", "measure_every")
     return Job(**{name: options[name] for name in same})
 
 
@@ -218,7 +219,7 @@ def _loaded(opened: Opened, run: Path | None, cut: dict[str, Any]) -> Trainer:
         head, ids, config = opened.new_head(0), found.draft_ids, found.config
         head.update(tree_unflatten(list(found.head.items())))
     embedding, vocabulary = opened.tables(ids)
-    return Trainer(config, head, embedding, vocabulary)
+    return Trainer(config, head, embedding, vocabulary, opened.threads)
 
 
 @_pack_command("build")

@@ -142,7 +142,7 @@ def train_head(opened: Opened, job: runner.Job, plan: HeadPlan, seed: int, until
     )
     trainer = runner.prepare(opened, config, job, fresh=True)
     held = features.shard_paths(job.held) if job.held else []
-    for step, loss in trainer.run(lambda: features.shard_paths(job.features), job.out):
+    for step, loss in trainer.run(job.paths, job.out):
         done = step + 1
         advance(trainer.progress(), f"step {done}  loss {loss:.3f}")
         if done % job.report_every == 0:
@@ -194,7 +194,7 @@ def finish(trainer: TrunkTrainer, out: Path, plan: HeadPlan, stage: Stage) -> Fi
         shards[name] = make_features(opened, data, out / name, seed)
     figures = {}
     for name, until in (("default", plan.gap), (STRONG, 0.0)):
-        job = runner.Job(shards["chats"], out / f"head-{name}", shards["held"], draft_vocab=plan.draft_vocab)
+        job = runner.Job((shards["chats"],), out / f"head-{name}", shards["held"], draft_vocab=plan.draft_vocab)
         with stage(f"{name} head") as advance:
             head = train_head(opened, job, plan, seed, until, advance)
         figures[name] = measure(head, features.shard_paths(shards["held"]), head.config.depth)

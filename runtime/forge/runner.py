@@ -26,13 +26,18 @@ DRAFT_IDS = "draft_ids.npy"
 class Job:
     """What a run works on."""
 
-    features: Path
+    features: tuple[Path, ...]  # folders
     out: Path
     held: Path | None = None  # shards that are never trained on; None = no overlap is reported
+    shards: int | None = None  # of each folder, in name order; None = all
     draft_vocab: int = 8192
     report_every: int = 20  # steps a log line
     measure_every: int = 200  # steps between two held-out measurements
     measure_batches: int = 8
+
+    def paths(self) -> list[Path]:
+        """The shards to train on, as they are now. Raises ConfigurationError."""
+        return [path for folder in self.features for path in features.shard_paths(folder)[: self.shards]]
 
 
 @dataclass(frozen=True)
@@ -58,8 +63,8 @@ def check_origin(opened: Opened, folder: Path) -> dict[str, Any] | None:
 
 def prepare(opened: Opened, config: TrainConfig, job: Job, fresh: bool) -> Trainer:
     """A trainer at the folder's checkpoint, or at the start. Raises ConfigurationError."""
-    paths = features.shard_paths(job.features)
-    for folder in filter(None, (job.features, job.held)):
+    paths = job.paths()
+    for folder in filter(None, (*job.features, job.held)):
         check_origin(opened, folder)
         features.shard_paths(folder)
     if fresh:
@@ -69,7 +74,7 @@ def prepare(opened: Opened, config: TrainConfig, job: Job, fresh: bool) -> Train
     else:
         head, ids = opened.started_head()
     embedding, vocabulary = opened.tables(ids)
-    trainer = Trainer(config, head, embedding, vocabulary)
+    trainer = Trainer(config, head, embedding, vocabulary, opened.threads)
     trainer.resume(job.out)
     record.cut_log(job.out, trainer.cursor.step)
     return trainer
@@ -101,7 +106,7 @@ def train(trainer: Trainer, job: Job, advance: Advance, stop: Callable[[], bool]
     losses: list[float] = []
     noted = ""
     advance(trainer.progress(), noted)
-    for step, loss in trainer.run(lambda: features.shard_paths(job.features), job.out):
+    for step, loss in trainer.run(job.paths, job.out):
         losses.append(loss)
         done = step + 1
         if done % job.report_every == 0:
@@ -137,9 +142,10 @@ def facts(opened: Opened, trainer: Trainer, job: Job, outcome: Outcome) -> dict[
     """What `run.json` keeps: where everything came from and what came out."""
     return {
         "pack": {"name": opened.pack.name, "trunk_identity": opened.trunk_identity},
-        "data": _data(job.features),
+        "data": [_data(folder, job.shards) for folder in job.features],
         "held": _data(job.held) if job.held else None,
         "recipe": asdict(trainer.config),
+        "step_math": trainer.math.name,
         "draft_vocab_size": len(trainer.vocabulary.ids),
         "finished": outcome.finished,
         "step": outcome.step,
@@ -151,6 +157,6 @@ def facts(opened: Opened, trainer: Trainer, job: Job, outcome: Outcome) -> dict[
     }
 
 
-def _data(folder: Path) -> dict[str, Any]:
+def _data(folder: Path, shards: int | None = None) -> dict[str, Any]:
     origin = read_origin(folder) or {}
-    return {**asdict(features.count(features.shard_paths(folder))), "file": origin.get("data")}
+    return {**asdict(features.count(features.shard_paths(folder)[:shards])), "file": origin.get("data")}

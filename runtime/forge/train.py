@@ -22,9 +22,11 @@ from mlx.utils import tree_flatten, tree_unflatten
 from mtrun.runtime.errors import ConfigurationError
 from mtrun.runtime.forge import checkpoint, features
 from mtrun.runtime.forge.checkpoint import Checkpoint, Cursor
-from mtrun.runtime.forge.objective import draft_loss, filtered_targets, overlap
+from mtrun.runtime.forge.hostmath import math_for
+from mtrun.runtime.forge.objective import overlap
 from mtrun.runtime.forge.recipe import LENGTH, TrainConfig
 from mtrun.runtime.forge.rollout import chain
+from mtrun.runtime.forge.targets import Aim, Plan
 from mtrun.runtime.packs.head import MtpHead
 
 
@@ -49,23 +51,22 @@ class Vocabulary:
         return cls(ids, rows, slots)
 
 
-@dataclass(frozen=True)
-class Targets:
-    """N scored positions of one depth."""
-
-    index: mx.array  # [N] int32 into the flattened [B * L] starts
-    slots: mx.array  # [N, T] int32
-    weights: mx.array  # [N, T] float32, 0 for tokens outside the draft vocabulary
+Measure = Callable[[mx.array, mx.array, mx.array], mx.array]  # states [N, H], slots [N, T], weights [N, T] -> [N]
 
 
 class Trainer:
     """One run of one head in one folder."""
 
-    def __init__(self, config: TrainConfig, head: MtpHead, embedding: mx.array, vocabulary: Vocabulary) -> None:
+    def __init__(
+        self, config: TrainConfig, head: MtpHead, embedding: mx.array, vocabulary: Vocabulary, threads: int = 1
+    ) -> None:
+        """`threads`: of what a step does besides products, where that runs on a CPU (`hostmath`)."""
+        self.math = math_for(threads)
         self.config, self.head, self.embedding, self.vocabulary = config, head, embedding, vocabulary
         self.cursor = Cursor()
         self.optimizer = optim.AdamW(learning_rate=config.learning_rate, weight_decay=config.weight_decay)
-        self.measure = draft_loss(config.overlap_share)
+        self.aim = Aim(vocabulary.slots, config.top_p, config.top_k)
+        self.loss = self.math.loss(config.overlap_share, vocabulary.rows)
         self.optimizer.init(head.trainable_parameters())
 
     # -- schedule ---------------------------------------------------------------------------------------------------
@@ -84,47 +85,27 @@ class Trainer:
         return self.config.depth if self.progress() >= self.config.chain_from else 1
 
     # -- one step ---------------------------------------------------------------------------------------------------
-    def targets(self, chats: features.Chats, step: int, share: float, rng: np.random.Generator) -> Targets | None:
-        """What the chain states of depth step + 1 are scored against: the trunk row `step + 1` places further on."""
-        batch, length = chats.ids.shape
-        row = np.arange(length - 1) + step + 1
-        inside = row < length
-        wanted = np.zeros((batch, length - 1), dtype=bool)
-        wanted[:, inside] = chats.wanted[:, row[inside]]
-        starts = np.flatnonzero(wanted)
-        if share < 1.0:
-            starts = starts[rng.random(len(starts)) < share]
-        if not len(starts):
-            return None
-        b, i = np.divmod(starts, length - 1)
-        weights = filtered_targets(chats.top_logp[b, i + step + 1], self.config.top_p, self.config.top_k)
-        slots = self.vocabulary.slots[chats.top_ids[b, i + step + 1]]
-        weights = np.where(slots >= 0, weights, 0.0).astype(np.float32)
-        return Targets(mx.array(starts), mx.array(np.maximum(slots, 0)), mx.array(weights))
-
-    def score(self, head: MtpHead, chats: features.Chats, targets: list[Targets | None], measure: Callable) -> list:
+    def score(self, head: MtpHead, chats: features.Chats, plan: Plan, measure: Measure) -> list[mx.array]:
+        """The mean of `measure` over each depth's targets, depths without one left out."""
         hidden = mx.array(chats.hidden[:, :-1])
         embedded = self.embedding[mx.array(chats.ids[:, 1:])]
-        states = chain(head, hidden, embedded, len(targets))
+        states = chain(head, hidden, embedded, plan.starts, len(plan.targets), self.math)
         scores = []
-        for state, target in zip(states, targets, strict=True):
-            if target is None:
-                continue
-            logits = state.reshape(-1, state.shape[-1])[target.index] @ self.vocabulary.rows.T
-            scores.append(mx.mean(measure(logits, target.slots, target.weights)))
+        for state, target in zip(states, plan.targets, strict=True):
+            if target is not None:
+                picked = state.reshape(-1, state.shape[-1])[target.index]
+                scores.append(mx.mean(measure(picked, target.slots, target.weights)))
         return scores
 
     def step(self, chats: features.Chats, rng: np.random.Generator) -> float | None:
         """One optimizer step; returns the depth-1 loss, None for a batch with nothing to score (no step)."""
         started = time.monotonic()
-        depth = self.depth()
-        shares = [1.0] + [self.config.chain_share] * (depth - 1)
-        targets = [self.targets(chats, d, share, rng) for d, share in enumerate(shares)]
-        if targets[0] is None:  # deeper targets are a subset of the first depth's
+        plan = self.aim.plan(chats, self.depth(), self.config.chain_share, rng)
+        if plan.targets[0] is None:  # deeper targets are a subset of the first depth's
             return None
 
         def loss(head: MtpHead) -> tuple[mx.array, mx.array]:
-            scores = self.score(head, chats, targets, self.measure)
+            scores = self.score(head, chats, plan, self.loss)
             return mx.stack(scores).mean(), scores[0]
 
         (_, first), grads = nn.value_and_grad(self.head, loss)(self.head)
@@ -140,17 +121,20 @@ class Trainer:
     def overlaps(self, paths: list[Path], limit: int, depth: int) -> list[float]:
         """Mean overlap with the trunk's filtered row by depth, over the first `limit` batches of held-out shards."""
         rng = np.random.default_rng(0)
+        rows = self.vocabulary.rows
+
+        def measure(states: mx.array, slots: mx.array, target: mx.array) -> mx.array:
+            return overlap(states @ rows.T, slots, target)
+
         sums, counts = np.zeros(depth), np.zeros(depth)
         every = (c for path in paths for c in features.batches(path, self.config.batch, self.config.top_k, rng))
         for chats in itertools.islice(every, limit):
-            targets = [self.targets(chats, d, 1.0, rng) for d in range(depth)]
-            scored = [d for d, target in enumerate(targets) if target is not None]
-            if not scored:
-                continue
-            for d, value in zip(scored, self.score(self.head, chats, targets, overlap), strict=True):
-                rows = len(targets[d].index)  # type: ignore[union-attr]
-                sums[d] += float(value) * rows
-                counts[d] += rows
+            plan = self.aim.plan(chats, depth, 1.0, rng)
+            scored = [(d, len(target.index)) for d, target in enumerate(plan.targets) if target is not None]
+            values = self.score(self.head, chats, plan, measure) if scored else []
+            for (d, count), value in zip(scored, values, strict=True):
+                sums[d] += float(value) * count
+                counts[d] += count
         return (sums / np.maximum(counts, 1)).tolist()
 
     # -- the run ----------------------------------------------------------------------------------------------------

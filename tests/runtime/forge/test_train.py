@@ -37,11 +37,14 @@ def test_depth_d_at_start_i_is_scored_by_the_row_that_predicts_token_i_plus_d_pl
     trainer = bench.trainer(RECIPE)
     rng = np.random.default_rng(0)
     chats = next(batches(shard_paths(bench.features)[0], 4, 20, rng))
-    targets = trainer.targets(chats, depth - 1, 1.0, rng)
+    plan = trainer.aim.plan(chats, depth, 1.0, rng)
+    starts = np.array(plan.starts)
+    targets = plan.targets[depth - 1]
     assert targets is not None
     found = {}
     for index, slots, weights in zip(*map(np.array, (targets.index, targets.slots, targets.weights)), strict=True):
-        found[divmod(int(index), chats.ids.shape[1] - 1)] = (slots, weights)
+        b, i = divmod(int(index), chats.ids.shape[1] - 1 if depth == 1 else starts.shape[1])
+        found[b, i if depth == 1 else int(starts[b, i])] = (slots, weights)
     expected = {
         (b, i): (chats.top_ids[b, i + depth], filtered_targets(chats.top_logp[b, i + depth][None], 0.95, 20)[0])
         for b in range(4)
@@ -54,11 +57,29 @@ def test_depth_d_at_start_i_is_scored_by_the_row_that_predicts_token_i_plus_d_pl
         assert np.allclose(found[key][1], weights)
 
 
+def test_a_share_of_the_starts_is_scored_as_it_is_among_all(bench: Bench) -> None:
+    trainer = bench.trainer(RECIPE)
+    chats = next(batches(shard_paths(bench.features)[0], 8, 20, np.random.default_rng(0)))
+
+    def scored(share: float, depth: int) -> dict[tuple[int, int], list[int]]:
+        plan = trainer.aim.plan(chats, 3, share, np.random.default_rng(1))
+        starts, targets = np.array(plan.starts), plan.targets[depth - 1]
+        assert targets is not None
+        places = [divmod(int(index), starts.shape[1]) for index in np.array(targets.index)]
+        rows = np.array(targets.slots).tolist()
+        return {(b, int(starts[b, s])): row for (b, s), row in zip(places, rows, strict=True)}
+
+    for depth in (2, 3):
+        some, every = scored(0.5, depth), scored(1.0, depth)
+        assert 0.2 * len(every) < len(some) < 0.8 * len(every)
+        assert some.items() <= {place: every[place] for place in some}.items()
+
+
 def test_mass_outside_the_draft_vocabulary_is_dropped_and_not_spread(bench: Bench) -> None:
     rng = np.random.default_rng(0)
     chats = next(batches(shard_paths(bench.features)[0], 4, 20, rng))
-    whole = bench.trainer(RECIPE).targets(chats, 0, 1.0, rng)
-    half = bench.trainer(RECIPE, draft_vocab=VOCAB // 2).targets(chats, 0, 1.0, rng)
+    whole = bench.trainer(RECIPE).aim.plan(chats, 1, 1.0, rng).targets[0]
+    half = bench.trainer(RECIPE, draft_vocab=VOCAB // 2).aim.plan(chats, 1, 1.0, rng).targets[0]
     assert whole is not None
     assert half is not None
     inside = np.array(whole.slots) < VOCAB // 2
