@@ -20,6 +20,7 @@ from mtrun.runtime.forge.recipe import TrainConfig
 from mtrun.runtime.forge.train import Trainer
 
 DRAFT_IDS = "draft_ids.npy"
+DRAFT_VOCAB = 8192
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ class Job:
     out: Path
     held: Path | None = None  # shards that are never trained on; None = no overlap is reported
     shards: int | None = None  # of each folder, in name order; None = all
-    draft_vocab: int = 8192
+    draft_vocab: int | None = None  # ids; None = those of the head that the run starts from, else DRAFT_VOCAB
     report_every: int = 20  # steps a log line
     measure_every: int = 200  # steps between two held-out measurements
     measure_batches: int = 8
@@ -72,7 +73,8 @@ def prepare(opened: Opened, config: TrainConfig, job: Job, fresh: bool) -> Train
     if config.start is None:
         head, ids = opened.new_head(config.seed), draft_ids(opened, paths, job)
     else:
-        head, ids = opened.started_head()
+        head, own = opened.started_head()
+        ids = own if job.draft_vocab is None else draft_ids(opened, paths, job)
     embedding, vocabulary = opened.tables(ids)
     trainer = Trainer(config, head, embedding, vocabulary, opened.threads)
     trainer.resume(job.out)
@@ -82,7 +84,7 @@ def prepare(opened: Opened, config: TrainConfig, job: Job, fresh: bool) -> Train
 
 def draft_ids(opened: Opened, paths: list[Path], job: Job) -> np.ndarray:
     """[V'] int32 ascending: the checkpoint's, else the run folder's, else ranked now and kept there."""
-    size = min(job.draft_vocab, opened.pack.vocab_size)
+    size = min(job.draft_vocab or DRAFT_VOCAB, opened.pack.vocab_size)
     found = checkpoint.read(job.out)
     kept = job.out / DRAFT_IDS
     if found is not None:

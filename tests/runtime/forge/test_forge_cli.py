@@ -10,6 +10,7 @@ import pytest
 
 from mtrun.runtime.cli.main import main
 from mtrun.runtime.forge import record
+from mtrun.runtime.packs.identity import sha256_file
 from support.tiny_forge import Bench
 
 TRAIN = ("--steps", 8, "--batch", 4, "--warmup", 2, "--report-every", 2, "--measure-every", 4, "--draft-vocab", 32)
@@ -55,6 +56,32 @@ def test_from_chats_to_a_pack_that_says_where_its_head_comes_from(
 def evaluated(capsys: pytest.CaptureFixture[str], pack: Path, held: Path, *more: object) -> dict:
     assert main(words("eval", pack, "--features", held, "--json", *more)) == 0
     return json.loads(capsys.readouterr().out)
+
+
+def test_a_head_is_trained_on_several_folders_and_says_on_what(bench: Bench, tmp_path: Path) -> None:
+    assert train(bench, tmp_path / "both", "--features", bench.held) == 0
+    assert train(bench, tmp_path / "some", "--features", bench.held, "--shards", 1) == 0
+    both, some = (record.read_run(tmp_path / name)["data"] for name in ("both", "some"))
+    assert [one["chats"] for one in both] == [40, 16]
+    assert [one["shards"] for one in some] == [1, 1]
+    assert [one["chats"] for one in some] == [16, 16]
+    assert both[0]["file"] != both[1]["file"]
+
+
+def test_a_run_can_go_on_from_the_packs_head_over_its_ids_or_others(bench: Bench, tmp_path: Path) -> None:
+    pack, first = tmp_path / "pack", tmp_path / "first"
+    assert train(bench, first) == 0
+    assert main(words("build", bench.pack, "--run", first, "--out", pack, "--attach")) == 0
+
+    def more(run: str, *options: object) -> dict:
+        made = ("--features", bench.held, "--out", tmp_path / run, "--steps", 1, "--batch", 4, *options)
+        assert main(words("train", pack, "--from-own", *made)) == 0
+        return record.read_run(tmp_path / run)
+
+    same, other = more("same"), more("other", "--draft-vocab", 16)
+    assert (same["draft_vocab_size"], other["draft_vocab_size"]) == (32, 16)
+    head = sha256_file(pack / "mtp.safetensors")
+    assert same["recipe"]["start"] == other["recipe"]["start"] == head
 
 
 def test_ctrl_c_saves_and_the_same_command_goes_on(
