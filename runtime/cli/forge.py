@@ -105,6 +105,7 @@ def features(opened: Opened, data: Path, out: Path, limit: int | None, top_from:
 @_set("--warmup", COUNT, 50, "Steps up to it.")
 @_set("--chain-from", SHARE, 0.6, "Share of the run after which whole chains are trained.")
 @_set("--chain-share", SHARE, 0.5, "Share of positions scored at depths 2 and more.")
+@_set("--depth-decay", click.FloatRange(0, 1, min_open=True), 1.0, "What each depth's loss weighs of the one before.")
 @_set("--top-p", click.FloatRange(0, 1, min_open=True), 0.95, "The sampler's top_p that targets are cut by.")
 @_set("--top-k", COUNT, 20, "The sampler's top_k that targets are cut by.")
 @_set("--overlap-share", SHARE, 0.0, "Share of the loss that is 1 - overlap; the rest is cross-entropy.")
@@ -146,6 +147,7 @@ def _recipe(options: dict[str, Any]) -> TrainConfig:
         "depth",
         "chain_from",
         "chain_share",
+        "depth_decay",
         "overlap_share",
         "top_p",
         "top_k",

@@ -19,6 +19,7 @@ class TrainConfig:
     depth: int = 3
     chain_from: float = 0.6  # share of the run after which whole chains are trained
     chain_share: float = 0.5  # share of positions scored at depths >= 2
+    depth_decay: float = 1.0  # a depth's loss weighs this much of the one before: it is reached that much less often
     top_p: float = 0.95  # the law the head will be judged under, at temperature 1
     top_k: int = 20
     overlap_share: float = 0.0  # of the loss that is 1 - overlap, the rest is cross-entropy

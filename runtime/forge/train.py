@@ -105,8 +105,9 @@ class Trainer:
             return None
 
         def loss(head: MtpHead) -> tuple[mx.array, mx.array]:
-            scores = self.score(head, chats, plan, self.loss)
-            return mx.stack(scores).mean(), scores[0]
+            scores = self.score(head, chats, plan, self.loss)  # a depth without targets ends the list
+            weights = mx.array([self.config.depth_decay**d for d in range(len(scores))])
+            return mx.sum(mx.stack(scores) * weights) / mx.sum(weights), scores[0]
 
         (_, first), grads = nn.value_and_grad(self.head, loss)(self.head)
         grads, _ = optim.clip_grad_norm(grads, self.config.clip)

@@ -159,6 +159,21 @@ def test_training_lowers_the_loss_and_raises_the_overlap_at_every_depth(bench: B
     assert all(b > a + 0.03 for a, b in zip(before, after, strict=True)), (before, after)
 
 
+def test_a_depth_weighs_less_than_the_one_before(bench: Bench) -> None:
+    """With hardly any weight left a step of chains is a step of depth 1; with equal weights it is another."""
+
+    def after(recipe: TrainConfig) -> dict[str, np.ndarray]:
+        trainer = bench.trainer(replace(recipe, learning_rate=1e-2, warmup=1, clip=1e9))
+        chats = next(batches(shard_paths(bench.features)[0], 8, 20, np.random.default_rng(0)))
+        trainer.step(chats, np.random.default_rng(0))
+        return parameters(trainer)
+
+    single = after(replace(RECIPE, chain_from=1.0))
+    faded, equal = (after(replace(RECIPE, chain_from=0.0, depth_decay=decay)) for decay in (1e-9, 1.0))
+    distance = [sum(float(np.abs(one[name] - single[name]).sum()) for name in single) for one in (faded, equal)]
+    assert distance[0] < 0.05 * distance[1]
+
+
 def test_features_without_a_response_end_the_run_in_one_sentence(bench: Bench, tmp_path: Path) -> None:
     with np.load(shard_paths(bench.features)[0]) as data:
         arrays = dict(data)
