@@ -72,8 +72,6 @@ report: $(DEV_STAMP)
 docs-check: $(DEV_STAMP)
 	$(BIN)/mtrun report --check docs/results/battery/report
 	$(BIN)/mtrun report --check-text README.md docs/*.md
-	$(BIN)/python -m benchmarks.report docs/results/laws.json --check docs/results/laws.md
-	$(BIN)/python -m benchmarks.report docs/results/laws-ratio.json --check docs/results/laws-ratio.md
 
 # The folders are imported as mtrun.runtime and so on; through this link the type checker sees them there.
 .dev/mtrun:

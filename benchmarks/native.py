@@ -19,7 +19,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks.receipt import verdicts_of
+from benchmarks.verdicts import verdicts_of
 from mtrun.runtime.measure.code import code_identity
 from mtrun.runtime.measure.machine import session, versions
 

@@ -19,8 +19,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.receipt import ROOT
-from mtrun.runtime.measure.code import code_identity
+from mtrun.runtime.measure.code import code_identity, root
 from mtrun.runtime.measure.machine import load, machine, versions
 
 LINE = re.compile(r" serves .* on http://\[?([^\]/]+?)\]?:(\d+)\s*$")
@@ -35,7 +34,7 @@ def start(overrides: Sequence[str]) -> float:
     began = time.perf_counter()
     process = subprocess.Popen(
         [sys.executable, "-m", "mtrun.runtime.cli.main", "server.port=0", *overrides],
-        cwd=ROOT,
+        cwd=root(),
         stdout=subprocess.PIPE,
         text=True,
     )

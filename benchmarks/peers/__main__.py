@@ -8,27 +8,31 @@ Words with an equals sign are overrides for every cell of ours. What is measured
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.cells import CELLS, Cell
-from benchmarks.laws import BUSY, PROMPTS, say
 from benchmarks.peers import summary
 from benchmarks.peers.base import AbsentError
-from benchmarks.peers.folder import Folder, write_json
+from benchmarks.peers.folder import Folder, ReceiptError, write_json
 from benchmarks.peers.plan import MEASURES, MODULES, Entry, Plan, Slot, schedule
-from benchmarks.peers.process import PeerProcess
-from benchmarks.receipt import ReceiptError
-from benchmarks.sides import SideError
+from benchmarks.peers.process import PeerError, PeerProcess
+from mtrun.runtime.bench import preflight
+from mtrun.runtime.bench.cells import named_cells, standard_cells
 from mtrun.runtime.measure.digest import ids_digest
 from mtrun.runtime.measure.machine import load, session
 
+PROMPTS = Path(__file__).parents[1] / "heldout.txt"
 WARM_UP = 8  # tokens read and made once before anything counts
+DEPTH = 3  # drafts a cycle of the standard cells
 Start = Callable[[Entry], PeerProcess]
+
+
+def say(line: str) -> None:
+    """Progress is for people and never part of a result."""
+    print(line, file=sys.stderr, flush=True)
 
 
 class Texts:
@@ -89,7 +93,7 @@ class Run:
             process = self.start(entry)
             told = process.ask("open", settings=settings)
             process.ask("decode", ids=self.texts.prompts[0][:WARM_UP], tokens=WARM_UP, seed=0)
-        except SideError as error:
+        except PeerError as error:
             if process is not None:
                 process.stop()
             self._skip(entry.name, str(error))
@@ -109,7 +113,7 @@ class Run:
         try:
             told = self.up[slot.entry].ask(slot.measure, **self._words(slot))
             told |= {"digest": ids_digest(told["ids"])} if "ids" in told else {}
-        except SideError as error:
+        except PeerError as error:
             self.up.pop(slot.entry).stop()
             self._skip(slot.entry, f"{slot.measure} of round {slot.round} failed: {error}")
             return
@@ -133,7 +137,7 @@ class Run:
 def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.peers", description=__doc__.splitlines()[0])
     add = parser.add_argument
-    names = ", ".join(cell.name for cell in CELLS)
+    names = ", ".join(cell.name for cell in standard_cells(DEPTH))
     add("--out", type=Path, default=Path("outputs/peers"), metavar="FOLDER", help="receipts and summary")
     add("--resume", action="store_true", help="complete FOLDER: measure only what it lacks or holds flagged")
     add("--peers", default="ours,mlx-lm,llama.cpp", metavar="A,B", help=f"of {', '.join(MODULES)}")
@@ -159,7 +163,7 @@ def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     least = [given.rounds, given.threads, given.prefill_tokens, given.prompt_tokens, given.repeats, *given.widths]
     if min(least) < 1 or given.tokens < 2:
         parser.error("counts take at least 1, --tokens at least 2")
-    for flag, known in (("peers", MODULES), ("measures", MEASURES), ("cells", [cell.name for cell in CELLS])):
+    for flag, known in (("peers", MODULES), ("measures", MEASURES)):
         for name in _listed(getattr(given, flag)):
             if name not in known:
                 parser.error(f"--{flag} has no {name}: name some of {', '.join(known)}")
@@ -180,15 +184,12 @@ def _numbers(parser: argparse.ArgumentParser, text: str) -> list[int]:
 
 
 def entries(given: argparse.Namespace, pack: Path) -> list[Entry]:
-    """The lines of the table; `pack` is the pack's folder. Raises ReceiptError for none or for one named twice."""
+    """The lines of the table; `pack` is the pack's folder. Raises ReceiptError for none or for one named twice,
+    and ConfigurationError for a cell that cannot be read."""
     wanted = _listed(given.peers)
     found: list[Entry] = []
     if "ours" in wanted:
-        cells = [cell for cell in CELLS if cell.name in _listed(given.cells)]
-        for text in given.cell:
-            name, _, words = text.partition("=")
-            cells.append(Cell(name, words, tuple(words.split())))
-        for cell in cells:
+        for cell in named_cells(given.cells, given.cell, DEPTH):
             words = [*cell.overrides, f"pack={given.pack}", *given.overrides]
             found.append(Entry(f"ours-{cell.name}", MODULES["ours"], {"overrides": words}))
     if "mlx-lm" in wanted:
@@ -216,7 +217,7 @@ def _gguf(given: argparse.Namespace) -> str | None:
 
 
 def starter(given: argparse.Namespace) -> Start:
-    """Starts peers, after what they need has been fetched. What it returns raises SideError."""
+    """Starts peers, after what they need has been fetched. What it returns raises PeerError."""
     from benchmarks.peers.texts import fetch_gguf
 
     def start(entry: Entry) -> PeerProcess:
@@ -224,14 +225,14 @@ def starter(given: argparse.Namespace) -> Start:
             try:
                 fetch_gguf(given.pack, given.cache.absolute())
             except AbsentError as absent:
-                raise SideError(str(absent)) from absent
+                raise PeerError(str(absent)) from absent
         return PeerProcess(entry.name, entry.module, given.peer_python if entry.foreign else sys.executable)
 
     return start
 
 
 def plan_of(given: argparse.Namespace, pack: Path) -> Plan:
-    """The plan that the options describe; `pack` is the pack's folder. Raises ReceiptError."""
+    """The plan that the options describe; `pack` is the pack's folder. Raises what `entries` raises."""
     measures = tuple(name for name in MEASURES if name in _listed(given.measures))
     return Plan(
         tuple(entries(given, pack)),
@@ -281,9 +282,8 @@ def main(words: Sequence[str] | None = None) -> int:
             raise ReceiptError(f"--reference {', '.join(sorted(unknown))} is not measured: name some of {known}")
         folder = (Folder.resume if given.resume else Folder.start)(given.out, plan, command)
         texts = Texts(pack, prompt_lines(given.prompts), plan)
-        average, cores = load(), os.cpu_count() or 1
-        if average is not None and average[0] > BUSY * cores:
-            say(f"the machine is busy (load {average[0]:.1f} on {cores} cores): speeds will be too low")
+        for sentence in preflight.check(preflight.look(), busy_ok=True):
+            say(sentence)
         Run(folder, texts, starter(given), given.keep_contended).measure()
         conclude(folder, references, given.keep_contended)
     except (ReceiptError, MtrunError) as error:

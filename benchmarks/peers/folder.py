@@ -16,11 +16,14 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.peers.plan import Plan, Slot
-from benchmarks.receipt import ReceiptError, check_same
 from mtrun.runtime.measure.code import code_identity
 from mtrun.runtime.measure.digest import sha256_of
 
 SCHEMA = "mtrun.bench.peers/1"
+
+
+class ReceiptError(Exception):
+    """A run cannot be read, or what is asked for does not belong to it. The message says what to type."""
 
 
 @dataclass
@@ -46,7 +49,10 @@ class Folder:
         if not (path / "run.json").exists():
             return Folder.start(path, plan, command)
         found = Folder.read(path)
-        check_same(path, found.run, plan.to_json())
+        if found.run["plan_sha256"] != sha256_of(plan.to_json()):
+            raise ReceiptError(f"{path} was made with other options: repeat them, or choose another --out")
+        if found.run["code"] != code_identity():
+            raise ReceiptError(f"{path} was made by other code ({found.run['code']['commit']}): choose another --out")
         return found
 
     @staticmethod

@@ -9,7 +9,7 @@ from typing import Any
 
 from benchmarks.peers.folder import SCHEMA, Folder
 from benchmarks.peers.plan import Plan
-from benchmarks.summary import CONTENTION
+from mtrun.runtime.measure.figures import CONTENTION
 from mtrun.runtime.measure.stats import Band, Interval, Values, band, interval_text, paired_ratio
 
 NOTES = f"""\

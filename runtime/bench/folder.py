@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Self
 
 from mtrun.runtime.bench.observe import SCHEMA as WINDOW
-from mtrun.runtime.bench.plan import Plan, Slot, schedule
+from mtrun.runtime.bench.plan import Plan, Planned, Slot, schedule
 from mtrun.runtime.errors import ConfigurationError
 from mtrun.runtime.measure.digest import sha256_of
 from mtrun.runtime.measure.machine import load, session
@@ -39,8 +39,8 @@ class RunFolder:
     path: Path
     data: dict[str, Any] = field(default_factory=dict)
 
-    @staticmethod
-    def start(path: Path, plan: Plan, command: Sequence[str]) -> RunFolder:
+    @classmethod
+    def start(cls, path: Path, plan: Planned, command: Sequence[str]) -> Self:
         """A new run; nothing is written yet. Raises ConfigurationError where the folder holds a run already."""
         if (path / RUN).exists():
             raise ConfigurationError(f"{path} holds a run: add --resume to complete it, or choose another --out")
@@ -49,7 +49,7 @@ class RunFolder:
             for cell in plan.cells
         }
         planned = plan.to_json()
-        return RunFolder(
+        return cls(
             path,
             {
                 "schema": SCHEMA,
@@ -63,12 +63,12 @@ class RunFolder:
             },
         )
 
-    @staticmethod
-    def resume(path: Path, plan: Plan, command: Sequence[str]) -> RunFolder:
+    @classmethod
+    def resume(cls, path: Path, plan: Planned, command: Sequence[str]) -> Self:
         """The run in the folder, or a new one. Raises ConfigurationError: the folder's run has another plan."""
         if not (path / RUN).exists():
-            return RunFolder.start(path, plan, command)
-        found = RunFolder.read(path)
+            return cls.start(path, plan, command)
+        found = cls.read(path)
         if found.data["plan_sha256"] != sha256_of(plan.to_json()):
             made = " ".join(found.data["command"])
             raise ConfigurationError(
@@ -76,10 +76,10 @@ class RunFolder:
             )
         return found
 
-    @staticmethod
-    def read(path: Path) -> RunFolder:
+    @classmethod
+    def read(cls, path: Path) -> Self:
         """Raises ConfigurationError: no run is there."""
-        return RunFolder(path, read_json(path / RUN, SCHEMA))
+        return cls(path, read_json(path / RUN, SCHEMA))
 
     @property
     def plan(self) -> Plan:
@@ -90,8 +90,8 @@ class RunFolder:
         """Number of the running session."""
         return len(self.data["sessions"]) - 1
 
-    def open_session(self, preflight: Mapping[str, Any]) -> None:
-        self.data["sessions"].append({**session(), "preflight": dict(preflight)})
+    def open_session(self, preflight: Mapping[str, Any], **more: Any) -> None:
+        self.data["sessions"].append({**session(), "preflight": dict(preflight), **more})
         self.save()
 
     def close_session(self) -> None:
@@ -131,7 +131,11 @@ class RunFolder:
         return [slot for slot in schedule(self.plan) if not (self.path / WINDOWS / slot.file).exists()]
 
     def save(self) -> None:
-        self.data["missing"] = [
+        self.data["missing"] = self._missing()
+        write_json(self.path / RUN, self.data)
+
+    def _missing(self) -> list[dict[str, Any]]:
+        return [
             {
                 "cell": slot.cell,
                 "seed": slot.seed,
@@ -142,7 +146,6 @@ class RunFolder:
             }
             for slot in self.lacking()
         ]
-        write_json(self.path / RUN, self.data)
 
 
 def split_of(windows: Iterable[Mapping[str, Any]], cell: str) -> Mapping[str, float] | None:

@@ -12,6 +12,7 @@ from mtrun.runtime.bench.plan import Slot
 from mtrun.runtime.bench.split import timed_sessions
 from mtrun.runtime.measure import machine
 from mtrun.runtime.measure.digest import ids_digest
+from mtrun.runtime.measure.figures import decode_speed
 
 if TYPE_CHECKING:
     from mtrun.runtime.acceptance.law import AcceptanceLaw
@@ -105,7 +106,7 @@ def observe(
     found |= {
         "prompt_digest": ids_digest(prompt_ids),
         "prefill_tok_s": len(prompt_ids) / max(found["prefill_seconds"], 1e-9),
-        "decode_tok_s": (len(found["ids"]) - 1) / max(found["decode_seconds"], 1e-9),
+        "decode_tok_s": decode_speed(found),
         "split_ms": None,
         "rates": rates(Counts(**found["counts"])),
         "nll": None,

@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from itertools import chain
+from typing import Any, Protocol
 
 PROMPT_LIMIT = 1000  # prompts of one run, so that request seeds are all different
 KINDS = ("sweep", "ladder", "abab", "micro")
@@ -24,11 +25,23 @@ class Cell:
     overrides: tuple[str, ...]
 
 
+class Planned(Protocol):
+    """What a folder has to know of a plan, whatever is measured."""
+
+    @property
+    def kind(self) -> str: ...
+
+    @property
+    def cells(self) -> tuple[Cell, ...]: ...
+
+    def to_json(self) -> dict[str, Any]: ...
+
+
 @dataclass(frozen=True)
 class Plan:
     """Everything that decides which windows there are. Only runs of one plan can be joined."""
 
-    kind: str  # sweep, ladder, abab
+    kind: str  # sweep, ladder, abab; micro has a plan of its own
     cells: tuple[Cell, ...]
     seeds: tuple[int, ...]
     prompts: tuple[str, ...]

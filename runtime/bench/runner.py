@@ -11,6 +11,7 @@ from mtrun.runtime.bench.folder import RunFolder, split_of
 from mtrun.runtime.bench.observe import Head, observe, observe_split, refusal, score_nll
 from mtrun.runtime.bench.plan import Plan, Slot, warm_up
 from mtrun.runtime.bench.prompts import fitted, long_prompt_ids, prompt_ids
+from mtrun.runtime.measure.figures import contention
 
 if TYPE_CHECKING:
     from mtrun.runtime.generator import MtpGenerator
@@ -146,6 +147,5 @@ def _told(window: Mapping[str, Any]) -> str:
     """A line for people."""
     if window["error"] or window["refused"]:
         return f"died: {window['error']}" if window["error"] else f"refused: {window['refused']}"
-    share = window["decode_seconds"] / max(window["decode_cpu_seconds"], 1e-9)
     nll = "" if window["nll"] is None else f", nll {window['nll']:.3f}"
-    return f"{window['decode_tok_s']:.1f} tok/s, wall/cpu {share:.2f}{nll}"
+    return f"{window['decode_tok_s']:.1f} tok/s, wall/cpu {contention(window):.2f}{nll}"

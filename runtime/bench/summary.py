@@ -6,7 +6,7 @@ Intervals are over seed means; the band (median, smallest, largest, how many) de
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -17,16 +17,21 @@ from mtrun.runtime.bench.folder import RunFolder, split_of
 from mtrun.runtime.bench.plan import Plan, schedule
 from mtrun.runtime.measure.abab import compare
 from mtrun.runtime.measure.digest import ids_digest
-from mtrun.runtime.measure.stats import Interval, Values, band, interval_of, paired_difference, paired_ratio
+from mtrun.runtime.measure.figures import (
+    Read,
+    Window,
+    contended,
+    decode_speed,
+    ms_per_cycle,
+    place_means,
+    tokens_per_cycle,
+)
+from mtrun.runtime.measure.stats import Interval, band, interval_of, paired_difference, paired_ratio
 from mtrun.runtime.measure.store import read_setting
 
 SCHEMA = "mtrun.bench.summary/1"
-CONTENTION = 1.1  # wall / CPU seconds of the decode phase above which something else had the core
 FALLEN = ("proof_failed", "install_failed")  # codes of a lane that was wanted and is not in place
 CAP = "the cap is"  # in the sentence of a window over the memory cap
-
-Window = Mapping[str, Any]
-Read = Callable[[Window], float | None]
 
 
 def summarise(path: Path) -> dict[str, Any]:
@@ -53,7 +58,7 @@ def summarise(path: Path) -> dict[str, Any]:
             "counted": len(kept),
             "planned": len(schedule(plan)),
             "warm_up": sum(window["warm_up"] for window in windows),
-            "contended": sum(contention(window) > CONTENTION for window in kept),
+            "contended": contended(kept),
         },
         "unequal_n": _unequal(rows),
         "fallen_lanes": _fallen(folder),
@@ -72,38 +77,6 @@ def incomplete(summary: Mapping[str, Any]) -> bool:
     return bool(summary["skipped"]) or any(CAP not in one["reason"] for one in summary["missing"])
 
 
-def contention(window: Window) -> float:
-    """Wall over CPU seconds while decoding; below one where several threads ran."""
-    return window["decode_seconds"] / max(window["decode_cpu_seconds"], 1e-9)
-
-
-def figure(windows: Sequence[Window], read: Read) -> Values:
-    """One figure of each (seed, prompt), averaged over its rounds, where windows have it."""
-    found: dict[tuple[int, int], list[float]] = {}
-    for window in windows:
-        value = read(window)
-        if value is not None:
-            found.setdefault((window["seed"], window["prompt"]), []).append(value)
-    return {key: statistics.fmean(values) for key, values in found.items()}
-
-
-def speed(window: Window) -> float:
-    """Decode tok/s."""
-    return window["decode_tok_s"]
-
-
-def tokens_per_cycle(window: Window) -> float | None:
-    """Tokens that one forward of the target made; plain decoding makes one."""
-    calls = window["counts"]["verify_calls"]
-    return 1 + window["counts"]["accepted"] / calls if calls else None
-
-
-def ms_per_cycle(window: Window) -> float | None:
-    """Decode time of one forward of the target with all that belongs to it."""
-    calls = window["counts"]["verify_calls"]
-    return 1e3 * window["decode_seconds"] / calls if calls else None
-
-
 def _rows(plan: Plan, kept: list[Window], windows: list[dict[str, Any]], context: int | None) -> list[dict[str, Any]]:
     """One row for each cell at one context, in the plan's order; a cell without windows has nulls."""
     by_cell = {cell.name: [one for one in kept if one["cell"] == cell.name] for cell in plan.cells}
@@ -117,27 +90,27 @@ def _rows(plan: Plan, kept: list[Window], windows: list[dict[str, Any]], context
 
 def _figures(own: list[Window], plain: list[Window], exact: list[Window]) -> dict[str, Any]:
     own = sorted(own, key=lambda one: (one["seed"], one["prompt"], one["round"]))
-    speeds, nll = figure(own, speed), figure(own, lambda one: one["nll"])
-    described = band([speed(window) for window in own])
+    speeds, nll = place_means(own, decode_speed), place_means(own, lambda one: one["nll"])
+    described = band([decode_speed(window) for window in own])
     counts = pooled(own)
     return {
         "windows": len(own),
         "seeds": len({window["seed"] for window in own}),
         "speed": described and asdict(described),
-        "to_plain": _json(paired_ratio(speeds, figure(plain, speed))),
-        "to_exact": _json(paired_ratio(speeds, figure(exact, speed))),
-        "tokens_per_cycle": _json(interval_of(figure(own, tokens_per_cycle))),
-        "ms_per_cycle": _json(interval_of(figure(own, ms_per_cycle))),
-        "prefill_tok_s": _json(interval_of(figure(own, lambda one: one["prefill_tok_s"]))),
-        "ttft_ms": _json(interval_of(figure(own, lambda one: _times(1e3, one["ttft_seconds"])))),
+        "to_plain": _json(paired_ratio(speeds, place_means(plain, decode_speed))),
+        "to_exact": _json(paired_ratio(speeds, place_means(exact, decode_speed))),
+        "tokens_per_cycle": _json(interval_of(place_means(own, tokens_per_cycle))),
+        "ms_per_cycle": _json(interval_of(place_means(own, ms_per_cycle))),
+        "prefill_tok_s": _json(interval_of(place_means(own, lambda one: one["prefill_tok_s"]))),
+        "ttft_ms": _json(interval_of(place_means(own, lambda one: _times(1e3, one["ttft_seconds"])))),
         "token_ms": _medians(own, "token_ms"),
         "cycle_ms": _medians(own, "cycle_ms"),
         "counts": asdict(counts),
         "rates": rates(counts),
         "nll": _json(interval_of(nll)),
-        "nll_gap": _json(paired_difference(nll, figure(plain, lambda one: one["nll"]))),
+        "nll_gap": _json(paired_difference(nll, place_means(plain, lambda one: one["nll"]))),
         "memory": {name: _largest(own, name) for name in ("rss_bytes", "rss_peak_bytes", "mlx_peak_bytes")},
-        "contended": sum(contention(window) > CONTENTION for window in own),
+        "contended": contended(own),
         "digest": ids_digest([token for window in own for token in window["ids"]]) if own else None,
     }
 
@@ -148,11 +121,11 @@ def _abab(plan: Plan, kept: list[Window]) -> dict[str, Any] | None:
     assert plan.b is not None
     assert plan.margin is not None
     a, b = ([one for one in kept if one["cell"] == side] for side in (plan.a, plan.b))
-    found = compare(figure(a, speed), figure(b, speed), plan.margin)
+    found = compare(place_means(a, decode_speed), place_means(b, decode_speed), plan.margin)
     if found is None:
         return None
     reads: dict[str, Read] = {"tokens_per_cycle": tokens_per_cycle, "ms_per_cycle": ms_per_cycle}
-    factors = {name: _json(paired_ratio(figure(b, read), figure(a, read))) for name, read in reads.items()}
+    factors = {name: _json(paired_ratio(place_means(b, read), place_means(a, read))) for name, read in reads.items()}
     return {"a": plan.a, "b": plan.b, **found.to_json(), "factors": factors}
 
 

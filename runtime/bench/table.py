@@ -31,7 +31,7 @@ def table(summary: Mapping[str, Any]) -> str:
     for context in contexts:
         title = [] if context is None else [f"context {context}"]
         rows = [_row(row) for row in summary["cells"] if row["context"] == context]
-        parts.append("\n".join([*title, *_aligned([HEADERS, *rows])]))
+        parts.append("\n".join([*title, *aligned([HEADERS, *rows])]))
     if summary["abab"] is not None:
         parts.append(_abab(summary["abab"]))
     parts.append("\n".join(_notes(summary)))
@@ -97,7 +97,8 @@ def _notes(summary: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Lines of the rows, each column as wide as its longest text."""
     widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
     return ["  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 

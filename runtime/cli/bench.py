@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from mtrun.runtime.cli.hydra_flags import complete_override
 from mtrun.runtime.errors import ConfigurationError
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
     from mtrun.runtime.bench.plan import Plan
 
 ROUNDS = {"abab": 2}  # elsewhere once
+INTERRUPTED = 130
+# Options that micro has; it measures no pack, so every other one would be without effect.
+MICRO = ("protocol", "cells", "rounds", "seconds", "out", "resume", "busy_ok")
 
 
 def _list_of_numbers(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[int, ...] | None:
@@ -54,7 +58,9 @@ def _what() -> list[Callable[[Any], Any]]:
             "--config-dir", "-cd", type=click.Path(path_type=Path), help="A folder with profiles of your own."
         ),
         click.option("--protocol", type=click.Choice(["sweep", "ladder", "abab", "micro"]), default="sweep"),
-        click.option("--cells", metavar="standard|A,B", help="Standard cells: plain, exact, typical-0.2, ..."),
+        click.option(
+            "--cells", metavar="standard|A,B", help="Standard cells: plain, exact, typical-0.2, ...; micro: parts."
+        ),
         click.option("--cell", "described", multiple=True, metavar='"NAME=WORDS"', help="One more cell, as typed."),
         click.option("--depth", type=click.IntRange(1, 8), default=3, show_default=True, help="Of standard cells."),
         click.option("--a", metavar='"WORDS"', help="abab: words or the name of a standard cell."),
@@ -83,7 +89,14 @@ def _how() -> list[Callable[[Any], Any]]:
         click.option("--seed-list", callback=_list_of_numbers, metavar="A,B", help="These seeds instead."),
         click.option("--prompts", type=click.Path(path_type=Path), help="User turns, one a line."),
         click.option("--per-seed", type=click.IntRange(1), default=1, show_default=True, help="Prompts of each seed."),
-        click.option("--rounds", type=click.IntRange(1), help="Repeats, averaged within a seed (abab: 2, else 1)."),
+        click.option(
+            "--rounds",
+            type=click.IntRange(1),
+            help="Repeats, averaged within a seed (abab: 2, else 1); micro: least of a case (5).",
+        ),
+        click.option(
+            "--seconds", type=click.FloatRange(0, 3600, min_open=True), help="micro: how long a case is timed (1)."
+        ),
         click.option("--tokens", type=click.IntRange(2), default=64, show_default=True, help="Of every window."),
         click.option("--resume", is_flag=True, help="Measure only what the folder lacks."),
         click.option("--busy-ok", is_flag=True, help="Measure on a busy machine."),
@@ -102,6 +115,10 @@ def _options(function: Callable[..., int]) -> Callable[..., int]:
 @_options
 def bench(out: Path, resume: bool, busy_ok: bool, config_dir: Path | None, **options: Any) -> int:
     """Measure speed: cells side by side under the same seeds, every window a file of its own."""
+    if options["protocol"] == "micro":
+        return _micro(out, resume, busy_ok, options)
+    if options.pop("seconds") is not None:
+        raise ConfigurationError("--seconds belongs to micro: add --protocol micro")
     from mtrun.runtime.bench import preflight
     from mtrun.runtime.bench.folder import SUMMARY, RunFolder
     from mtrun.runtime.bench.runner import Runner
@@ -124,6 +141,45 @@ def bench(out: Path, resume: bool, busy_ok: bool, config_dir: Path | None, **opt
     write_json(out / SUMMARY, summary)
     click.echo(table(summary))
     return 1 if incomplete(summary) else 0
+
+
+def _micro(out: Path, resume: bool, busy_ok: bool, options: dict[str, Any]) -> int:
+    """Times parts of mtrun alone. Raises ConfigurationError, before anything is written, for options of the others."""
+    from mtrun.runtime.bench import preflight
+    from mtrun.runtime.bench.micro.folder import MicroFolder, MicroPlan
+    from mtrun.runtime.bench.micro.runner import check_timer, measure
+    from mtrun.runtime.bench.micro.table import incomplete, table
+
+    idle = _idle(options["overrides"])
+    if idle:
+        raise ConfigurationError(f"micro times parts of mtrun, and none of them reads {idle[0]}: drop it")
+    check_timer()
+    sizes = {name: options[name] for name in ("rounds", "seconds") if options[name] is not None}
+    plan = MicroPlan.of_parts(None if options["cells"] is None else options["cells"].split(","), **sizes)
+    folder = (MicroFolder.resume if resume else MicroFolder.start)(out, plan, sys.argv[1:])
+    machine = preflight.look()
+    for sentence in preflight.check(machine, busy_ok):
+        _say(f"mtrun: warning: {sentence}")
+    try:
+        measure(folder, machine, _say)
+    except KeyboardInterrupt:
+        _say(f"mtrun: interrupted: {out} holds the parts that were measured, and --resume completes it")
+        return INTERRUPTED
+    cases = folder.cases()
+    click.echo(table(folder.data, cases))
+    return 1 if incomplete(folder.data, cases) else 0
+
+
+def _idle(words: tuple[str, ...]) -> list[str]:
+    """What was typed and means nothing to micro: words, then options."""
+    context = click.get_current_context()
+    typed = [
+        param
+        for param in context.command.params
+        if isinstance(param, click.Option)
+        and context.get_parameter_source(str(param.name)) is ParameterSource.COMMANDLINE
+    ]
+    return [*words, *(param.opts[0] for param in typed if param.name not in MICRO)]
 
 
 def plan_of(
@@ -194,8 +250,6 @@ def _check(
     contexts: tuple[int, ...] | None,
 ) -> None:
     """Options that do not belong together. Raises ConfigurationError."""
-    if protocol == "micro":
-        raise ConfigurationError("micro is run by pytest-benchmark from a checkout: python -m pytest benchmarks/micro")
     if protocol == "abab" and (a is None or b is None):
         raise ConfigurationError("abab compares two: give --a and --b, such as --a exact --b tokenv3-0.95")
     if protocol == "abab" and (multirun or cells or described):

@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from mtrun.runtime.errors import ConfigurationError
 from mtrun.runtime.evaluate.contract import TaskSet
@@ -94,18 +94,7 @@ class RunFolder:
     def begin(self, cell: str, facts: Mapping[str, Any], command: Sequence[str], session: dict[str, Any]) -> None:
         """Writes run.json with the session; `facts` are the cell's label, overrides and setting."""
         if self.run is None:
-            self.run = {
-                "schema": SCHEMA,
-                "kind": KIND,
-                "set": self.plan.set,
-                "set_sha256": self.plan.set_sha256,
-                "plan": self.plan.to_json(),
-                "plan_sha256": sha256_of(self.plan.to_json()),
-                "command": list(command),
-                "sessions": [],
-                "cells": {cell: {**facts, "skipped": None}},
-                "missing": [],
-            }
+            self.run = new_run(KIND, self.plan, command, cell, facts)
         self.run["sessions"].append(session | {"setting": facts["setting"]})
         write_json(self.path / RUN, self.run)
 
@@ -120,6 +109,35 @@ class RunFolder:
         self.run["sessions"][-1] |= {"ended": time.time(), **session}
         self.run["missing"] = [{"task": task, "seed": seed} for task, seed in self.missing(asked)]
         write_json(self.path / RUN, self.run)
+
+
+class Planned(Protocol):
+    """What run.json says of a plan, whatever is asked."""
+
+    @property
+    def set(self) -> str: ...
+
+    @property
+    def set_sha256(self) -> str: ...
+
+    def to_json(self) -> dict[str, Any]: ...
+
+
+def new_run(kind: str, plan: Planned, command: Sequence[str], cell: str, facts: Mapping[str, Any]) -> dict[str, Any]:
+    """The object of run.json before its first session; `facts` are the cell's label, overrides and setting."""
+    planned = plan.to_json()
+    return {
+        "schema": SCHEMA,
+        "kind": kind,
+        "set": plan.set,
+        "set_sha256": plan.set_sha256,
+        "plan": planned,
+        "plan_sha256": sha256_of(planned),
+        "command": list(command),
+        "sessions": [],
+        "cells": {cell: {**facts, "skipped": None}},
+        "missing": [],
+    }
 
 
 def existing(path: Path, resume: bool) -> dict[str, Any] | None:

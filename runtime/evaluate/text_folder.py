@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mtrun.runtime.errors import ConfigurationError, RequestError
-from mtrun.runtime.evaluate.folder import ANSWERS, SCHEMA, decisive, existing, first_lines
+from mtrun.runtime.evaluate.folder import ANSWERS, decisive, existing, first_lines, new_run
 from mtrun.runtime.evaluate.unlike import leaves, setting_differences
 from mtrun.runtime.measure.digest import sha256_of
 from mtrun.runtime.measure.store import RUN, append_line, keep_setting, read_setting, write_json
@@ -120,19 +120,8 @@ class TextFolder:
             self._refuse(setting_differences(self._setting(self.run), setting, same_law=True))
         name = keep_setting(self.path, setting)
         if self.run is None:
-            facts = {"label": label, "overrides": setting["overrides"], "setting": name, "skipped": None}
-            self.run = {
-                "schema": SCHEMA,
-                "kind": KIND,
-                "set": self.plan.set,
-                "set_sha256": self.plan.set_sha256,
-                "plan": self.plan.to_json(),
-                "plan_sha256": sha256_of(self.plan.to_json()),
-                "command": list(command),
-                "sessions": [],
-                "cells": {cell: facts},
-                "missing": [],
-            }
+            facts = {"label": label, "overrides": setting["overrides"], "setting": name}
+            self.run = new_run(KIND, self.plan, command, cell, facts)
         self.run["sessions"].append(session() | {"setting": name})
         self._save()
 

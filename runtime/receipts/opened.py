@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mtrun.runtime.bench.micro.record import KIND as MICRO
 from mtrun.runtime.errors import ConfigurationError
 from mtrun.runtime.measure.store import RUN, read_json, read_setting
 from mtrun.runtime.receipts.schema import WINDOW_SCHEMA, measured
@@ -32,6 +33,11 @@ class Receipt:
 
 def open_window(path: Path) -> Receipt:
     """A measured window and what it refers to. Raises ConfigurationError: no window, or none with a reply."""
+    beside = path if path.is_dir() else path.resolve().parent
+    if _is_micro(beside):
+        raise ConfigurationError(
+            f"{beside} is a micro run and has no windows: hold it with mtrun receipt verify {beside}"
+        )
     if path.is_dir():
         raise ConfigurationError(f"{path} is a folder: give one window of it, such as {_example(path)}")
     window = read_json(path, WINDOW_SCHEMA)
@@ -43,6 +49,10 @@ def open_window(path: Path) -> Receipt:
     folder = path.resolve().parent.parent
     run = read_json(folder / RUN) if (folder / RUN).is_file() else None
     return Receipt(path, folder, window, read_setting(folder, window["setting"]), run)
+
+
+def _is_micro(folder: Path) -> bool:
+    return (folder / RUN).is_file() and read_json(folder / RUN).get("kind") == MICRO
 
 
 def _example(folder: Path) -> str:

@@ -114,7 +114,7 @@ TIMES = Maybe(Keys(dict.fromkeys(("p50", "p95", "p99"), NUMBER)))
 # What a window says whether or not it was measured.
 HEAD = {
     "schema": Exactly((WINDOW_SCHEMA,)),
-    "kind": Exactly(("sweep", "ladder", "abab", "micro")),
+    "kind": Exactly(("sweep", "ladder", "abab")),
     "plan_sha256": SHA,
     "cell": str,
     "setting": Maybe(Hex(16)),
@@ -208,6 +208,23 @@ TASK_ANSWER = Keys(
     {**_ANSWERED, "task": str, "family": str, "text": str, "reason": str, "truncated": bool, "ok": bool, "why": str}
 )
 TEXT_ANSWER = Keys({**_ANSWERED, "prompt": int, "nll": Maybe(NUMBER)})
+# A case of a micro run; one without figures says why, and its figures are null.
+CASE = Keys(
+    {
+        "cell": str,
+        "session": int,
+        "group": str,
+        "name": str,
+        "about": Each(str),
+        "load": Maybe(ListOf(NUMBER)),
+        "skipped": Maybe(str),
+        "error": Maybe(str),
+        "iterations": Maybe(int),
+        "n": int,
+        **dict.fromkeys(("median", "min", "max", "iqr"), Maybe(NUMBER)),
+        "rounds": ListOf(NUMBER),
+    }
+)
 
 
 def problems(value: Any, shape: Shape, where: str = "") -> list[str]:

@@ -10,6 +10,8 @@ from typing import Any
 
 from mtrun.runtime.acceptance.counts import Counts
 from mtrun.runtime.acceptance.rates import rates
+from mtrun.runtime.bench.micro.record import FILE as CASES
+from mtrun.runtime.bench.micro.record import KIND as MICRO
 from mtrun.runtime.errors import ConfigurationError
 from mtrun.runtime.measure.digest import ids_digest, sha256_of
 from mtrun.runtime.measure.store import RUN, SETTINGS, read_json, read_setting
@@ -17,6 +19,7 @@ from mtrun.runtime.receipts.opened import WINDOWS
 from mtrun.runtime.receipts.schema import RUN as RUN_SHAPE
 from mtrun.runtime.receipts.schema import RUNS, SETTING, WINDOW_SCHEMA, measured, problems, window_problems
 from mtrun.runtime.receipts.verify_answers import answers_problems
+from mtrun.runtime.receipts.verify_cases import cases_problems
 
 ROUNDING = 1e-9  # relative, between a rate as stored and as computed here
 _DECISIVE = ("config_sha256", "pack")  # what every session of a cell has to share
@@ -29,6 +32,7 @@ class Verified:
 
     windows: int = 0
     answers: int = 0
+    cases: int = 0
     settings: int = 0
     lines: list[str] = field(default_factory=list)
 
@@ -38,16 +42,16 @@ class Verified:
     @property
     def summary(self) -> str:
         """What was looked at, in a line."""
-        counted = {"window": self.windows, "answer": self.answers, "setting": self.settings}
+        counted = {"window": self.windows, "answer": self.answers, "case": self.cases, "setting": self.settings}
         told = [f"{count} {name}{'s' * (count != 1)}" for name, count in counted.items() if count]
         return ", ".join(told) or "nothing"
 
 
 def verify(path: Path) -> Verified:
-    """Looks at a window's file or a run's folder. Raises ConfigurationError where there is neither."""
+    """Looks at a window's file, a run's folder, or its micro.json. Raises ConfigurationError for anything else."""
     done = Verified()
-    if path.is_dir():
-        _run(path, done)
+    if path.is_dir() or path.name == CASES:
+        _run(path if path.is_dir() else path.resolve().parent, done)
         return done
     window = read_json(path, WINDOW_SCHEMA)
     folder = path.resolve().parent.parent
@@ -76,6 +80,10 @@ def _run(folder: Path, done: Verified) -> None:
             done.add(RUN, [f"the setting {state['setting']} of cell {cell} is not in {SETTINGS}"])
     if RUNS[run["schema"]] == "eval":
         done.answers, found = answers_problems(folder, run)
+        done.lines += found
+        return
+    if run["kind"] == MICRO:
+        done.cases, found = cases_problems(folder, run)
         done.lines += found
         return
     windows = _windows(folder, done)
@@ -204,8 +212,6 @@ def _promised(run: Mapping[str, Any], windows: Mapping[str, Mapping[str, Any]]) 
     """Every window of the plan is there once, or listed as missing and not there."""
     from mtrun.runtime.bench.plan import Plan, schedule
 
-    if run["kind"] == "micro":
-        return
     try:
         slots = schedule(Plan.of_json(run["plan"]))
     except (KeyError, TypeError, IndexError, ZeroDivisionError) as error:

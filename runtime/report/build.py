@@ -31,6 +31,7 @@ from mtrun.runtime.report.tables_bench import (
     shadow_table,
     speed_table,
 )
+from mtrun.runtime.report.tables_micro import micro_blocks
 from mtrun.runtime.report.tables_quality import (
     Evaluated,
     evaluated,
@@ -72,11 +73,13 @@ def compile_report(runs: Sequence[Run], title: str) -> Report:
     if find_spec("scipy") is None:
         raise ConfigurationError("intervals need scipy: pip install 'mtrun[bench]'.")
     codes = codes_of(runs)
-    benches = [measured(run, codes, run.name) for run in runs if not run.is_eval and run.kind != "micro"]
+    benches = [measured(run, codes, run.name) for run in runs if not (run.is_eval or run.is_micro)]
     evals = evaluated(runs, codes)
-    packs = list(dict.fromkeys(run.pack for run in runs))
+    micros = [run for run in runs if run.is_micro]
+    packs = list(dict.fromkeys(run.pack for run in runs if not run.is_micro))
     blocks: list[Block] = [Heading(1, title), Heading(2, "What was measured"), runs_table(runs)]
-    blocks += [surroundings(runs, codes), Heading(2, "Laws: speed and quality")]
+    blocks.append(surroundings(runs, codes))
+    blocks += [Heading(2, "Laws: speed and quality")] if packs else []
     for pack in packs:
         sweeps = [one for one in benches if one.run.pack == pack and one.run.kind == "sweep"]
         joined = joined_table(pack, sweeps, [one for one in evals if one.run.pack == pack])
@@ -85,8 +88,10 @@ def compile_report(runs: Sequence[Run], title: str) -> Report:
         blocks += _bench(one, [each for each in evals if each.run.pack == one.run.pack])
     for pack in packs:
         blocks += _eval(pack, [one for one in evals if one.run.pack == pack])
-    blocks += [Heading(2, "How to read this"), Text(" ".join(NOTES.split()))]
-    return Report(title, tuple(blocks), numbers(benches, evals))
+    for run in micros:
+        blocks += micro_blocks(run, codes)
+    blocks += [Heading(2, "How to read this"), Text(" ".join(NOTES.split()))] if packs else []
+    return Report(title, tuple(blocks), numbers(benches, evals, micros))
 
 
 def render(report: Report, drawn: Callable[[Chart], bytes] = draw) -> dict[str, bytes]:

@@ -44,7 +44,7 @@ def _row(run: Run) -> tuple[str, ...]:
     sessions, setting = run.data["sessions"], next(iter(run.settings.values()), None)
     pack = setting["pack"] if setting else {}
     started = _once(time.strftime("%Y-%m-%d", time.gmtime(one["started"])) for one in sessions)
-    code = setting["code"] if setting else {}
+    code = next((one["code"] for one in run.made_by), {})
     changed = " with local changes" if code.get("changes_sha256") else ""
     tokens = run.plan.get("tokens") or run.plan.get("max_tokens")
     return (

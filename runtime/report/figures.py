@@ -2,39 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean
 from types import MappingProxyType
 
 from mtrun.runtime.acceptance.counts import pooled
 from mtrun.runtime.acceptance.rates import accepted_by_depth, rates
+from mtrun.runtime.measure.figures import Read, Window, contended, decode_speed, ms_per_cycle, place_means
 from mtrun.runtime.measure.stats import (
     Band,
     Interval,
-    Values,
     band,
     interval_of,
     paired_difference,
     paired_ratio,
     t_interval,
 )
-from mtrun.runtime.report.runs import CONTENTION, Run, Slot, Window, contention
+from mtrun.runtime.report.runs import Run, Slot
 
 SPLIT = ("draft", "verify", "rows", "judge", "commit", "rest")  # in the order of a cycle
 RATES = ("tokens_per_cycle", "draft_acceptance", "deferral_rate", "kept_draft_rate", "mean_divergence")
 
 Slots = Mapping[Slot, Window]
-
-
-def decode_speed(window: Window) -> float:
-    """Decode tok/s: the first token belongs to prefill."""
-    return (len(window["ids"]) - 1) / window["decode_seconds"]
-
-
-def _ms_per_cycle(window: Window) -> float | None:
-    calls = window["counts"]["verify_calls"]
-    return 1e3 * window["decode_seconds"] / calls if calls else None
 
 
 def _milliseconds(window: Window, key: str) -> float | None:
@@ -46,10 +35,10 @@ def _mebibytes(window: Window, key: str) -> float | None:
     return None if found is None else found / 2**20
 
 
-READERS: Mapping[str, Callable[[Window], float | None]] = MappingProxyType(
+READERS: Mapping[str, Read] = MappingProxyType(
     {
         "decode_tok_s": decode_speed,
-        "ms_per_cycle": _ms_per_cycle,
+        "ms_per_cycle": ms_per_cycle,
         "prefill_tok_s": lambda window: window.get("prefill_tok_s"),
         "ttft_ms": lambda window: _milliseconds(window, "ttft_seconds"),
         "rss_mib": lambda window: _mebibytes(window, "rss_bytes"),
@@ -82,7 +71,7 @@ def cell_figures(run: Run, cell: str, plain: str | None, exact: str | None, leve
     own = _at(run, cell, level)
     windows = [own[slot] for slot in sorted(own)]
     values = {name: [one for window in windows if (one := read(window)) is not None] for name, read in READERS.items()}
-    means = {name: interval_of(place_means(own, read)) for name, read in READERS.items()}
+    means = {name: interval_of(place_means(windows, read)) for name, read in READERS.items()}
     means |= {name: _pooled_by_seed(own, name) for name in RATES}
     others = {name: _at(run, name, level) for name in (plain, exact) if name}
     return CellFigures(
@@ -90,7 +79,7 @@ def cell_figures(run: Run, cell: str, plain: str | None, exact: str | None, leve
         len(own),
         len({slot.seed for slot in own}),
         sum(level is None or slot.level == level for slot in run.expected),
-        sum(contention(window) > CONTENTION for window in windows),
+        contended(windows),
         {name: one for name, one in means.items() if one is not None},
         {name: one for name, found in values.items() if (one := band(found)) is not None},
         _ratio(own, others.get(plain or "")),
@@ -105,23 +94,15 @@ def _at(run: Run, cell: str, level: int | None) -> Slots:
     return {slot: window for slot, window in run.counted[cell].items() if level is None or slot.level == level}
 
 
-def place_means(own: Slots, read: Callable[[Window], float | None]) -> Values:
-    """One figure of each (seed, prompt), the mean over its rounds, where windows have it."""
-    found: dict[tuple[int, int], list[float]] = {}
-    for slot, window in sorted(own.items(), key=lambda one: one[0]):
-        value = read(window)
-        if value is not None:
-            found.setdefault((slot.seed, slot.prompt), []).append(value)
-    return {key: fmean(values) for key, values in found.items()}
-
-
 def _ratio(own: Slots, other: Slots | None) -> Interval | None:
-    return paired_ratio(place_means(own, decode_speed), place_means(other, decode_speed)) if other else None
+    if not other:
+        return None
+    return paired_ratio(place_means(own.values(), decode_speed), place_means(other.values(), decode_speed))
 
 
 def _gap(own: Slots, other: Slots | None) -> Interval | None:
     read = READERS["nll"]
-    return paired_difference(place_means(own, read), place_means(other, read)) if other else None
+    return paired_difference(place_means(own.values(), read), place_means(other.values(), read)) if other else None
 
 
 def _by_seed(own: Slots) -> list[list[Window]]:

@@ -99,18 +99,20 @@ def codes_of(runs: Sequence[Run]) -> Codes:
     """The code that made most receipts, part by part; among equals the one met first."""
     found: dict[str, Counter[str]] = {}
     for run in runs:
-        for setting in run.settings.values():
-            for part, digest in code_parts(setting).items():
+        for stated in run.made_by:
+            for part, digest in code_parts(stated).items():
                 found.setdefault(part, Counter())[digest] += 1
     usual = {part: counted.most_common(1)[0][0] for part, counted in sorted(found.items())}
     return Codes(usual, all(len(counted) == 1 for counted in found.values()))
 
 
 def code_parts(setting: Mapping[str, Any]) -> dict[str, str]:
-    """Part -> digest of its code, for the parts that a setting states. A law's code is one for all its rules."""
+    """Part -> digest of its code, for the parts that a setting, or a session of a run without one, states. A law's code
+    is one for all its rules."""
     found = {SOURCE: setting["code"]["source_sha256"]}
     if setting.get("law_code_sha256"):
         found[f"law {setting['law']['law']}"] = setting["law_code_sha256"]
+    found |= {f"law {law}": digest for law, digest in (setting.get("laws_code_sha256") or {}).items()}
     found |= {f"lane {lane}": digest for lane, digest in (setting.get("lanes_code_sha256") or {}).items() if digest}
     if setting.get("native_sha256"):
         found["native library"] = setting["native_sha256"]

@@ -2,7 +2,8 @@
 
 {schema, packs{pack: {cell: {law, decode_tok_s{median, low, high, n, text}, to_plain{value, low, high, n, text}, ...,
 tasks{set: {...}}, text{...}, by_context{"2048": {...}}}}}, runs{run: {kind, pack, windows, lost, contended,
-abab{...}}}}. `text` is the figure as the tables print it. Figures that were not measured are left out.
+abab{...}}}}. A micro run is {kind, lost, cases{part: {group: {case: {median, low, high, n, iqr, text}}}}}, in
+microseconds. `text` is the figure as the tables print it. Figures that were not measured are left out.
 """
 
 from __future__ import annotations
@@ -16,13 +17,15 @@ from mtrun.runtime.report.chart import band_text
 from mtrun.runtime.report.figures import CellFigures
 from mtrun.runtime.report.measured import Measured
 from mtrun.runtime.report.paired import verdict
+from mtrun.runtime.report.runs import Run
+from mtrun.runtime.report.tables_micro import case_figures
 from mtrun.runtime.report.tables_quality import Evaluated, first_of
 
 SCHEMA = "mtrun.report.figures/1"
 _BANDED = "decode_tok_s"  # described by its band, as the tables do; its mean is decode_tok_s_mean
 
 
-def numbers(benches: Sequence[Measured], evals: Sequence[Evaluated]) -> dict[str, Any]:
+def numbers(benches: Sequence[Measured], evals: Sequence[Evaluated], micros: Sequence[Run] = ()) -> dict[str, Any]:
     """The object of figures.json."""
     packs: dict[str, dict[str, Any]] = {}
     for pack in dict.fromkeys([*(one.run.pack for one in benches), *(one.run.pack for one in evals)]):
@@ -37,7 +40,8 @@ def numbers(benches: Sequence[Measured], evals: Sequence[Evaluated]) -> dict[str
                     place.setdefault(str(level), _cell(figures))
         _add_evals(cells, [one for one in evals if one.run.pack == pack])
         packs[pack] = cells
-    return {"schema": SCHEMA, "packs": packs, "runs": {one.run.name: _run(one) for one in benches}}
+    runs = {one.run.name: _run(one) for one in benches} | {run.name: _micro(run) for run in micros}
+    return {"schema": SCHEMA, "packs": packs, "runs": runs}
 
 
 def _cell(found: CellFigures) -> dict[str, Any]:
@@ -92,6 +96,15 @@ def _run(one: Measured) -> dict[str, Any]:
     compared = found.found
     sides = {"a": found.a, "b": found.b, "ratio": _interval(compared.ratio, 3)}
     return told | {"abab": {**sides, "p": compared.sign_flip.p, "margin": compared.margin, "verdict": compared.verdict}}
+
+
+def _micro(run: Run) -> dict[str, Any]:
+    cases: dict[str, Any] = {}
+    for case in run.cases:
+        if case["n"]:
+            group = cases.setdefault(case["cell"], {}).setdefault(case["group"], {})
+            group[case["name"]] = case_figures(case)
+    return {"kind": run.kind, "lost": len(run.lost), "cases": cases}
 
 
 def _interval(found: Interval, digits: int, sign: str = "") -> Mapping[str, Any]:

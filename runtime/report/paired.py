@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mtrun.runtime.measure.abab import DEFAULT_MARGIN, Comparison, compare
-from mtrun.runtime.report.figures import decode_speed, place_means
+from mtrun.runtime.measure.figures import decode_speed, place_means
 from mtrun.runtime.report.runs import Run
 
 
@@ -24,7 +24,7 @@ def verdict(run: Run) -> Verdict | None:
     cells = named if all(name in run.cells for name in named) else list(run.cells)
     if len(cells) != 2:
         return None
-    a, b = (place_means(run.counted[cell], decode_speed) for cell in cells)
+    a, b = (place_means(run.counted[cell].values(), decode_speed) for cell in cells)
     margin = run.plan.get("margin")
     found = compare(a, b, DEFAULT_MARGIN if margin is None else float(margin))
     return None if found is None else Verdict(cells[0], cells[1], found)

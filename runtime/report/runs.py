@@ -1,7 +1,8 @@
 """Folders of runs as a report reads them: what counts, what was refused, what died, what is not there.
 
 A bench run (`mtrun.bench.run/1`) has one file a window in `windows/`; an eval run (`mtrun.eval.run/1`) has one line an
-answer in `answers.jsonl`. Both share `run.json` and `settings/`.
+answer in `answers.jsonl`. Both share `run.json` and `settings/`. A bench run of kind `micro` has no windows: its cells
+are parts of mtrun, and `micro.json` has their cases.
 """
 
 from __future__ import annotations
@@ -15,18 +16,19 @@ from pathlib import Path
 from typing import Any
 
 from mtrun.runtime.acceptance.counts import Counts
+from mtrun.runtime.bench.micro.record import FILE as CASES
+from mtrun.runtime.bench.micro.record import KIND as MICRO
+from mtrun.runtime.bench.micro.record import problem, read_cases
 from mtrun.runtime.errors import ConfigurationError
 from mtrun.runtime.measure.digest import ids_digest
+from mtrun.runtime.measure.figures import Window, contended
 from mtrun.runtime.measure.store import RUN, SETTINGS, read_json, read_lines, read_setting
 
 BENCH, EVAL, WINDOW = "mtrun.bench.run/1", "mtrun.eval.run/1", "mtrun.window/1"
 WINDOWS, ANSWERS = "windows", "answers.jsonl"
-CONTENTION = 1.1  # wall / CPU seconds of the decode phase above which something else had the core
 
 _CAP = re.compile(r"\bcap\b")
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")  # in names of files
-
-Window = Mapping[str, Any]
 
 
 @dataclass(frozen=True, order=True)
@@ -69,6 +71,7 @@ class Run:
     windows: tuple[Window, ...]
     answers: tuple[Mapping[str, Any], ...]
     files: Mapping[str, str]  # receipt's path within the folder -> cell it belongs to, "" = the whole run
+    cases: tuple[Mapping[str, Any], ...] = ()  # of a micro run, in its order
 
     @property
     def kind(self) -> str:
@@ -77,6 +80,15 @@ class Run:
     @property
     def is_eval(self) -> bool:
         return self.data["schema"] == EVAL
+
+    @property
+    def is_micro(self) -> bool:
+        return self.kind == MICRO
+
+    @property
+    def made_by(self) -> tuple[Mapping[str, Any], ...]:
+        """Whatever states the code that measured: settings, and the sessions of a run that has none."""
+        return (*self.settings.values(), *(one for one in self.data["sessions"] if "code" in one))
 
     @property
     def plan(self) -> Mapping[str, Any]:
@@ -88,7 +100,9 @@ class Run:
 
     @property
     def pack(self) -> str:
-        """The pack that the settings name."""
+        """The pack that the settings name; a micro run measures none."""
+        if self.is_micro:
+            return "-"
         return next((one["pack"]["name"] for one in self.settings.values()), "unknown pack")
 
     @cached_property
@@ -117,7 +131,9 @@ class Run:
 
     @cached_property
     def lost(self) -> tuple[Lost, ...]:
-        """Every window that was asked for and does not count, with the reason."""
+        """Every window, and every case, that was asked for and does not count, with the reason."""
+        if self.is_micro:
+            return tuple(self._untimed())
         found = list(self._unusable())
         told = {(one.cell, one.slot) for one in found}
         for cell, state in self.cells.items():
@@ -137,8 +153,8 @@ class Run:
 
     @cached_property
     def contended(self) -> int:
-        """Counted windows whose decode phase took more than CONTENTION times its CPU time."""
-        return sum(contention(window) > CONTENTION for own in self.counted.values() for window in own.values())
+        """Counted windows that something else took the core from, see `measure.figures`."""
+        return sum(contended(own.values()) for own in self.counted.values())
 
     @property
     def warm_ups(self) -> int:
@@ -158,6 +174,15 @@ class Run:
             return "refused", "its token ids do not have the digest it states"
         problems = Counts(**window["counts"]).identities()
         return ("refused", problems[0]) if problems else None
+
+    def _untimed(self) -> Iterator[Lost]:
+        """Cases of a micro run without figures, and parts without cases."""
+        for case in self.cases:
+            if why := problem(case):
+                what = "dead" if case["error"] else "skipped"
+                yield Lost(what, f"{case['cell']}, {case['group']}, {case['name']}", None, why)
+        for entry in self.data.get("missing") or ():
+            yield Lost("missing", entry["cell"], None, entry["reason"])
 
     def _unusable(self) -> Iterator[Lost]:
         for window in self.windows:
@@ -228,7 +253,9 @@ def read_run(folder: Path, name: str) -> Run:
     answers = tuple(read_lines(folder / ANSWERS))
     if (folder / ANSWERS).is_file():
         files[ANSWERS] = next(iter(data["cells"]))
-    return Run(name, folder, data, settings, windows, answers, files)
+    cases = tuple(read_cases(folder, data["plan_sha256"])) if data["kind"] == MICRO else ()
+    files |= {CASES: ""} if cases else {}
+    return Run(name, folder, data, settings, windows, answers, files, cases)
 
 
 def read_runs(folders: Sequence[Path]) -> tuple[Run, ...]:
@@ -255,11 +282,6 @@ def _planned(plan: Mapping[str, Any]) -> Iterator[Slot]:
             for level in plan.get("contexts") or (0,):
                 for turn in range(plan.get("rounds") or 1):
                     yield Slot(level, seed, (position * count + step) % every, turn)
-
-
-def contention(window: Window) -> float:
-    """Wall over CPU seconds while decoding; below one where several threads ran."""
-    return window["decode_seconds"] / max(window["decode_cpu_seconds"], 1e-9)
 
 
 def _read_windows(folder: Path, data: Mapping[str, Any], files: dict[str, str]) -> tuple[Window, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from mtrun.runtime.measure.figures import CONTENTION
 from mtrun.runtime.measure.stats import interval_text
 from mtrun.runtime.report.chart import band_text
 from mtrun.runtime.report.charts_context import tick
@@ -12,7 +13,6 @@ from mtrun.runtime.report.document import Block, Bullets, Table, Text, table
 from mtrun.runtime.report.figures import CellFigures
 from mtrun.runtime.report.measured import Measured
 from mtrun.runtime.report.paired import Verdict, verdict
-from mtrun.runtime.report.runs import CONTENTION
 
 SPEED = (
     "cell", "law", "decode tok/s: median (min-max), n", "to plain", "to exact", "tokens/cycle", "ms/cycle",

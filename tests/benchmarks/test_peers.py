@@ -15,11 +15,9 @@ from benchmarks.peers import __main__ as command
 from benchmarks.peers import summary, texts
 from benchmarks.peers.__main__ import Run, conclude
 from benchmarks.peers.base import AbsentError, row_figures
-from benchmarks.peers.folder import Folder
+from benchmarks.peers.folder import Folder, ReceiptError
 from benchmarks.peers.plan import MODULES, Entry, Plan, schedule
-from benchmarks.peers.process import PeerProcess
-from benchmarks.receipt import ReceiptError
-from benchmarks.sides import SideError
+from benchmarks.peers.process import PeerError, PeerProcess
 from mtrun.runtime.measure.code import root
 from mtrun.runtime.packs.tokenizer import PackTokenizer
 from support.tiny_pack import write_tiny_pack
@@ -43,7 +41,7 @@ class InProcess:
         try:
             return getattr(self.peer, op)(**words)
         except (AbsentError, MemoryError) as error:
-            raise SideError(str(error)) from error
+            raise PeerError(str(error)) from error
 
     def stop(self):
         self.stopped = True
@@ -244,12 +242,12 @@ def test_a_peer_runs_in_a_process_of_its_own(tmp_path):
     try:
         assert process.ask("open", settings={"speed": 2.0, "threads": 1, "talks": True})["what"] == "nothing"
         assert process.ask("prefill", ids=[1, 2, 3, 4])["figures"]["prefill"]["seconds"] == 2.0
-        with pytest.raises(SideError, match="KeyError"):
+        with pytest.raises(PeerError, match="KeyError"):
             process.ask("open", settings={"threads": 1}) and process.ask("prefill", ids=[1])
         assert process.ask("close") == {}
     finally:
         process.stop()
-    with pytest.raises(SideError, match="cannot be started"):
+    with pytest.raises(PeerError, match="cannot be started"):
         PeerProcess("fake", FAKE, str(tmp_path / "no-python"))
 
 
@@ -323,6 +321,8 @@ def test_a_wrong_option_says_what_to_type(pack, tmp_path, capsys):
     asked = ["--pack", str(pack), "--out", str(tmp_path / "x")]
     assert command.main([*asked, "--reference", "mlx"]) == 2
     assert "is not measured: name some of ours-plain" in capsys.readouterr().err
+    assert command.main([*asked, "--cells", "plane"]) == 2
+    assert "there is no cell 'plane': name standard, some of plain, exact" in capsys.readouterr().err
     assert command.main([*asked, "--prompts", str(tmp_path / "none.txt")]) == 2
     assert command.main(["--pack", str(tmp_path / "none")]) == 2
 

@@ -50,6 +50,8 @@ def test_a_window_holds_what_was_asked_for_and_what_was_seen(sweep: Any) -> None
         assert window["prompt_digest"] == ids_digest(window["prompt_ids"])
         assert window["context"] == len(window["prompt_ids"]) == window["prefilled"][-1]
         assert 0 < window["prefill_seconds"] < window["ttft_seconds"] < window["wall_seconds"]
+        assert 0 < window["decode_seconds"] < window["wall_seconds"]
+        assert 0 < window["decode_cpu_seconds"] < window["cpu_seconds"]
         assert window["decode_tok_s"] == pytest.approx((TOKENS - 1) / window["decode_seconds"])
         assert window["prefill_tok_s"] == pytest.approx(window["context"] / window["prefill_seconds"])
         assert 0 < window["token_ms"]["p50"] <= window["token_ms"]["p99"]
@@ -82,6 +84,14 @@ def test_a_run_says_what_it_measured_with(sweep: Any) -> None:
         assert cell["overrides"][-1] == ("draft.depth=0" if name == "plain" else "draft.depth=3")
         assert all(lane["state"] != "engaged" for lane in setting["audit"]["lanes"]), "kept before anything was served"
         assert setting["code"]["source_sha256"]
+
+
+def test_each_cell_keeps_its_own_configuration_provenance_and_verdicts(sweep: Any) -> None:
+    settings = {name: read_setting(sweep.path, cell["setting"]) for name, cell in sweep.folder.data["cells"].items()}
+    assert settings["plain"]["config_sha256"] != settings["exact"]["config_sha256"]
+    assert all(setting["provenance"]["draft.depth"][0] == "command line" for setting in settings.values())
+    declined = {(one["cell"], one["verdicts"]["block_verify"][0] == "declined") for one in counted(sweep)}
+    assert declined == {("plain", True), ("exact", False)}, "over one load of the weights"
 
 
 def test_the_summary_is_computed_from_the_folder_and_printed(sweep: Any) -> None:
@@ -119,6 +129,24 @@ def test_a_run_is_not_overwritten_and_other_options_are_not_joined(sweep: Any, b
     again = bench(sweep.path, *CELLS, *same, "--resume")
     assert (again.code, len(again.folder.data["sessions"])) == (0, 1)
     assert "measured already" in again.err
+
+
+def test_resume_measures_the_window_that_is_lacking_and_no_other(bench: Any, tmp_path: Path) -> None:
+    words = (*CELLS, "--seeds", "3", "--no-split")
+    ran = bench(tmp_path / "run", *words)
+    assert ran.code == 0, ran.err
+    folder = tmp_path / "run" / "windows"
+    lost = folder / "exact.s1.p1.r0.json"
+    before = {path: path.read_bytes() for path in folder.glob("*.r0.json") if path != lost}
+    digest = json.loads(lost.read_text())["digest"]
+    lost.unlink()
+    (folder / f".{lost.name}.77").write_text("{ half")
+    again = bench(tmp_path / "run", *words, "--resume")
+    assert again.code == 0, again.err
+    assert {path: path.read_bytes() for path in before} == before, "a window was measured twice"
+    assert json.loads(lost.read_text())["digest"] == digest, "a session later it draws the same"
+    assert [one["session"] for one in counted(again)].count(1) == 1
+    assert {one["cell"] for one in again.windows if one["warm_up"] and one["session"] == 1} == {"exact"}
 
 
 def test_a_lane_that_failed_its_proof_is_told_with_the_cells_that_lack_it(
@@ -189,6 +217,10 @@ def test_unequal_numbers_of_windows_are_flagged(bench: Any, tmp_path: Path) -> N
     summary = ran.summary
     assert summary["unequal_n"] == {"plain": 2, "exact": 1}
     assert summary["missing"][0]["reason"] == "not measured"
+    plain, exact = summary["cells"]
+    assert plain["to_exact"]["n"] == exact["to_plain"]["n"] == 1, "ratios are formed over what both have"
+    speeds = {(one["cell"], one["seed"]): one["decode_tok_s"] for one in counted(ran)}
+    assert exact["to_plain"]["value"] == pytest.approx(speeds["exact", 0] / speeds["plain", 0])
     assert all(window["nll"] is None and window["split_ms"] is None for window in ran.windows)
 
 
@@ -315,7 +347,8 @@ def test_shadow_laws_watch_and_change_nothing(bench: Any, tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("words", "part"),
     [
-        (["--protocol", "micro"], "python -m pytest benchmarks/micro"),
+        (["--protocol", "micro"], "none of them reads pack=nano"),
+        (["--seconds", "1"], "add --protocol micro"),
         (["--protocol", "abab"], "give --a and --b"),
         (["--protocol", "abab", "--a", "exact", "--b", "plain", "--cells", "plain"], "drop -m, --cells"),
         (["--a", "exact"], "add --protocol abab"),

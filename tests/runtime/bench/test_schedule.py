@@ -86,6 +86,7 @@ def test_over_whole_turns_no_cell_sits_earlier_than_another(cells: int, turns: i
         places.update({cell: place for place, cell in enumerate(group)})
     assert len({places[cell.name] for cell in plan.cells}) == 1
     assert all(even == odd[::-1] for even, odd in zip(found[::2], found[1::2], strict=True))
+    assert {group[0] for group in found[::2]} == {cell.name for cell in plan.cells}, "each cell leads in turn"
 
 
 @settings(deadline=None)
