@@ -83,6 +83,7 @@ def _speed() -> Iterator[Step]:
         f"pack=smollm2 --protocol ladder --contexts 512,1k,2k,4k --cells plain,exact --depth {DEPTH} --seeds 2 "
         "--tokens 32 --no-nll --no-split",
     )
+    yield bench("micro", "--protocol micro")
 
 
 def run(step: Step, folder: Path, busy_ok: bool) -> int:
