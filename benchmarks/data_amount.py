@@ -37,8 +37,9 @@ def evaluated(given: argparse.Namespace, *run: str) -> dict[str, Any]:
 def measure(given: argparse.Namespace, shards: int) -> dict[str, Any]:
     """The figures of one amount."""
     run = given.out / f"run-{shards}"
-    where = ("--features", str(given.features), "--shards", str(shards), "--out", str(run), *_threads(given))
-    mtrun("forge", "train", given.pack, *where, *given.recipe)
+    data = [word for folder in given.features for word in ("--features", str(folder))]
+    where = ("--shards", str(shards), "--out", str(run), *_threads(given))
+    mtrun("forge", "train", given.pack, *data, *where, *given.recipe)
     kept = json.loads((run / "run.json").read_text(encoding="utf-8"))
     tokens = sum(one["response_tokens"] for one in kept["data"])
     recipe = {"steps": kept["step"], "epochs": kept["epoch"], "seconds": kept["seconds"], "recipe": kept["recipe"]}
@@ -100,14 +101,17 @@ def _held(word: str) -> tuple[str, Path]:
 def main(words: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{NAME}", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--pack", default="smollm2", metavar="PACK")
-    parser.add_argument("--features", type=Path, required=True, metavar="FOLDER", help="shards to train on")
+    parser.add_argument(
+        "--features", type=Path, action="append", required=True, metavar="FOLDER", help="shards; several times"
+    )
     parser.add_argument("--held", type=_held, action="append", required=True, metavar="KIND=FOLDER")
-    parser.add_argument("--shards", default="1,4,16", metavar="A,B", help="amounts, in shards")
+    parser.add_argument("--shards", default="1,4,16", metavar="A,B", help="amounts, in shards a folder")
     parser.add_argument("--threads", type=int, default=1, metavar="N")
     parser.add_argument("--out", type=Path, default=Path(f"outputs/{NAME}"), metavar="FOLDER")
     parser.add_argument("recipe", nargs="*", metavar="-- OPTION", help="options of forge train")
     given = parser.parse_args(words)
-    given.features, given.out, given.held = given.features.resolve(), given.out.resolve(), dict(given.held)
+    given.features, given.held = [folder.resolve() for folder in given.features], dict(given.held)
+    given.out = given.out.resolve()
     amounts = [measure(given, int(shards)) for shards in given.shards.split(",")]
     if "--from-own" in given.recipe:
         amounts.insert(0, {"shards": 0, "response_tokens": 0, "overlap": evaluated(given), "steps": 0, "epochs": 0})
