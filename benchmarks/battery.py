@@ -17,11 +17,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mtrun.runtime.bench.cells import standard_cells
+from mtrun.runtime.bench.plan import Cell
 from mtrun.runtime.measure.code import root
 
 OUT = Path("outputs") / "battery"  # of the checkout; relative, so that receipts name no folder of one machine
 PARTS = ("speed", "quality", "report")
 DEPTH = 3
+THREADS = "engine.threads=1"  # pinned: how many threads pay is probed at each start, and may come out differently
 ALPHAS = "0.1,0.3,0.5,0.7,0.9"
 SWEPT = f"acceptance=cascade cascade.rule=opt,tokenv3 cascade.alpha={ALPHAS} profile=turbo draft.depth={DEPTH}"
 
@@ -39,22 +41,15 @@ def steps() -> Iterator[Step]:
     """Every run of the battery, in order."""
     yield from _speed()
     for cell in standard_cells(DEPTH):
-        words = ("eval", "tasks", "pack=nano", *cell.overrides, "--set", "nano", "--seeds", "3", "--cell", cell.name)
-        yield Step(f"nano-tasks/{cell.name}", "quality", words)
+        yield _answers("nano", cell, "nano", 3)
     for cell in standard_cells(DEPTH):
-        words = (
-            "eval",
-            "tasks",
-            "pack=smollm2",
-            *cell.overrides,
-            "--set",
-            "facts",
-            "--seeds",
-            "1",
-            "--cell",
-            cell.name,
-        )
-        yield Step(f"smollm2-facts/{cell.name}", "quality", words)
+        yield _answers("smollm2", cell, "facts", 1)
+
+
+def _answers(pack: str, cell: Cell, tasks: str, seeds: int) -> Step:
+    asked = ("--set", tasks, "--seeds", str(seeds), "--cell", cell.name)
+    name = f"{pack}-{'facts' if tasks == 'facts' else 'tasks'}/{cell.name}"
+    return Step(name, "quality", ("eval", "tasks", f"pack={pack}", THREADS, *cell.overrides, *asked))
 
 
 def _speed() -> Iterator[Step]:
@@ -62,25 +57,29 @@ def _speed() -> Iterator[Step]:
         return Step(name, "speed", ("bench", *words.split(), *quoted))
 
     tasks = "--prompts benchmarks/nano.txt"  # nano knows its tasks and nothing else
-    yield bench("nano", f"pack=nano --cells standard --depth {DEPTH} --seeds 8 --per-seed 3 --tokens 32 {tasks}")
-    yield bench("smollm2", f"pack=smollm2 --cells standard --depth {DEPTH} --seeds 8 --tokens 64")
     yield bench(
-        "smollm2-abab", "pack=smollm2 --protocol abab --a exact --b tokenv3-0.95 --seeds 8 --rounds 2 --tokens 64"
+        "nano", f"pack=nano {THREADS} --cells standard --depth {DEPTH} --seeds 8 --per-seed 3 --tokens 32 {tasks}"
+    )
+    yield bench("smollm2", f"pack=smollm2 {THREADS} --cells standard --depth {DEPTH} --seeds 8 --tokens 64")
+    yield bench(
+        "smollm2-abab",
+        f"pack=smollm2 {THREADS} --protocol abab --a exact --b tokenv3-0.95 --seeds 8 --rounds 2 --tokens 64",
     )
     yield bench(
         "smollm2-alpha",
-        f"-m pack=smollm2 {SWEPT} --cells plain,exact,typical-0.2 --depth {DEPTH} --seeds 6 --tokens 64 --no-split",
+        f"-m pack=smollm2 {THREADS} {SWEPT} --cells plain,exact,typical-0.2 --depth {DEPTH} --seeds 6 --tokens 64 "
+        "--no-split",
     )
     # Shadows cost time in the windows they watch, so they have a run of their own.
     yield bench(
         "smollm2-shadow",
-        f"pack=smollm2 --cells exact --depth {DEPTH} --seeds 6 --tokens 64 --no-nll --no-split",
+        f"pack=smollm2 {THREADS} --cells exact --depth {DEPTH} --seeds 6 --tokens 64 --no-nll --no-split",
         "--shadow",
         SWEPT,
     )
     yield bench(
         "smollm2-ladder",
-        f"pack=smollm2 --protocol ladder --contexts 512,1k,2k,4k --cells plain,exact --depth {DEPTH} --seeds 2 "
+        f"pack=smollm2 {THREADS} --protocol ladder --contexts 512,1k,2k,4k --cells plain,exact --depth {DEPTH} --seeds 2 "
         "--tokens 32 --no-nll --no-split",
     )
     yield bench("micro", "--protocol micro")

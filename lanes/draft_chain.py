@@ -14,6 +14,7 @@ from mtrun.lanes.contract import Decision, EngineParts, Evidence, Exactness, Ins
 ROUNDS = 3  # probes of each filter and depth
 PAIRS = 3  # verified pairs that the head has read before a chain
 TOLERANCE = 1e-3  # of a probability: the chain scores 16-bit activations, a step dense ones
+EDGE = 0.02  # of a weight: a token so near to where a filter cuts may stand on either side of it
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ class DraftChain:
 
     def prove(self, installed: Installed, parts: EngineParts | None, evidence: Evidence) -> Proof:
         """Each draft is drawn at its own uniform from the row that scorer and filter give at the state the chain had
-        there, and the chain leaves its own rows in the cache and no other.
+        there, up to tokens at the very edge of the filter, and the chain leaves its own rows in the cache and no other.
         """
         import numpy as np
 
@@ -97,8 +98,15 @@ def _probe(parts: EngineParts, chain: Any, how: Any, depth: int, rng: Any) -> tu
         row = drafted.rows[step : step + 1]
         if token != draw_token(row, uniforms[step : step + 1])[0]:
             return worst, "drafts a token that its row does not hold at the uniform"
-        wanted = _dense(parts.draft_rows(parts.draft_scorer(state[0]), how), trunk.vocab_size)
-        worst = float(np.max([worst, np.max(np.abs(_dense(row, trunk.vocab_size) - wanted))]))  # NaN stays NaN
+        scores = parts.draft_scorer(state[0])
+
+        def rows_of(how: Any, scores: Any = scores) -> Any:
+            return _dense(parts.draft_rows(scores, how), trunk.vocab_size)
+
+        error = _error(_dense(row, trunk.vocab_size), rows_of, how)
+        if error is None:
+            return worst, "keeps tokens in a row that the filter removes, or removes some that it keeps"
+        worst = float(np.max([worst, error]))  # NaN stays NaN
         if step + 1 < depth:
             state = head.forward(state, trunk.embed(np.array([[token]], dtype=np.int32)), caches[1], step + 1)
     if len(drafted.tokens) != depth or any(cache.offset != PAIRS + depth - 1 for cache in caches[0]):
@@ -107,6 +115,39 @@ def _probe(parts: EngineParts, chain: Any, how: Any, depth: int, rng: Any) -> tu
         cache.trim(depth - 1)
     after = [head.forward(pairs[0][:, PAIRS:], pairs[1][:, PAIRS:], each, 0) for each in caches]
     return worst, None if np.array_equal(*after) else "changes what the head has read"
+
+
+def _error(row: Any, rows_of: Any, how: Any) -> float | None:
+    """Largest difference of a row [V] to the step's, restricted to what the row keeps; None where it keeps too much or
+    too little: what filters a hair tighter and a hair looser keep bounds it from both sides."""
+    import numpy as np
+
+    from mtrun.kernels.rows import RowFilter
+
+    kept = ~(row == 0)  # NaN is kept
+    whole = rows_of(RowFilter(how.temperature or 1.0))
+    if how.greedy:
+        return None if kept.sum() != 1 or whole[kept][0] < (1 - EDGE) * whole.max() else float(abs(row[kept][0] - 1))
+    tight, loose = (rows_of(_nudged(how, whole, way)) > 0 for way in (-1, 1))
+    if (tight & ~kept).any() or (kept & ~loose).any():
+        return None
+    wanted = np.where(kept, whole, 0)
+    return float(np.max(np.abs(row - wanted / wanted.sum())))
+
+
+def _nudged(how: Any, whole: Any, way: int) -> Any:
+    """The filter, a hair looser (`way` 1) or tighter (-1), for a row of weights `whole` [V]."""
+    from dataclasses import replace
+
+    import numpy as np
+
+    top_k = how.top_k
+    if 0 < top_k < len(whole):
+        last = np.partition(whole, -top_k)[-top_k] * (1 - way * EDGE)
+        near = int((whole >= last).sum()) if way > 0 else int((whole > last).sum())
+        top_k = max(top_k, near) if way > 0 else max(1, min(top_k, near))
+    top_p = how.top_p if how.top_p >= 1 else min(1.0, how.top_p + way * TOLERANCE)
+    return replace(how, top_p=top_p, top_k=top_k, min_p=how.min_p * (1 - way * EDGE))
 
 
 def _dense(rows: Any, vocab: int) -> Any:
