@@ -79,8 +79,8 @@ def _speed() -> Iterator[Step]:
     )
     yield bench(
         "smollm2-ladder",
-        f"pack=smollm2 {THREADS} --protocol ladder --contexts 512,1k,2k,4k --cells plain,exact --depth {DEPTH} --seeds 2 "
-        "--tokens 32 --no-nll --no-split",
+        f"pack=smollm2 {THREADS} --protocol ladder --contexts 512,1k,2k,4k --cells plain,exact --depth {DEPTH} "
+        "--seeds 2 --tokens 32 --no-nll --no-split",
     )
     yield bench("micro", "--protocol micro")
 

@@ -18,11 +18,13 @@ class Peer:
     def open(self, settings: dict[str, Any]) -> dict[str, Any]:
         """See `base.Runtime`."""
         try:
+            import accelerate  # noqa: F401  # transformers reads GGUF files with both
             import gguf  # noqa: F401
             import torch
             import transformers
         except ImportError as error:
-            raise AbsentError(f"torch, transformers or gguf is absent from this interpreter ({error})") from error
+            wanted = "torch, transformers, accelerate or gguf"
+            raise AbsentError(f"{wanted} is absent from this interpreter ({error})") from error
         torch.set_num_threads(settings["threads"])
         torch.set_grad_enabled(False)
         path = Path(settings["gguf"])

@@ -10,7 +10,8 @@ from typing import Any
 from mtrun.runtime.errors import MtrunError
 from mtrun.runtime.measure import machine
 
-BUSY = 0.5  # load a core over one minute above which the machine is busy
+BUSY = 0.25  # of all cores, in use by others just before the start, above which the machine is busy
+WATCHED = 1.0  # seconds over which that is measured
 THROTTLE = Path("/sys/devices/system/cpu")
 
 
@@ -19,13 +20,15 @@ class BusyError(MtrunError):
 
 
 def look() -> dict[str, Any]:
-    """load (1, 5, 15 minutes), cores, free_bytes, on_battery, throttled (times since boot), temperature, cpu_mhz.
+    """in_use (cores, over the second that this takes), load (1, 5, 15 minutes), cores, free_bytes, on_battery,
+    throttled (times since boot), temperature, cpu_mhz.
 
     None wherever the system does not say.
     """
     import psutil
 
     return {
+        "in_use": psutil.cpu_percent(WATCHED) / 100 * (os.cpu_count() or 1),
         "load": machine.load(),
         "cores": os.cpu_count() or 1,
         "free_bytes": psutil.virtual_memory().available,
@@ -37,13 +40,16 @@ def look() -> dict[str, Any]:
 
 
 def check(found: Mapping[str, Any], busy_ok: bool) -> list[str]:
-    """Sentences worth telling. Raises BusyError on a busy machine unless `busy_ok`."""
+    """Sentences worth telling. Raises BusyError on a busy machine unless `busy_ok`.
+
+    What counts is what runs now: a load average still tells of what has ended, such as the run before this one.
+    """
     told = []
-    if found["load"] is not None and found["load"][0] > BUSY * found["cores"]:
-        limit = BUSY * found["cores"]
-        state = f"the machine is busy (load {found['load'][0]:.1f} on {found['cores']} cores)"
+    limit = BUSY * found["cores"]
+    if found["in_use"] > limit:
+        state = f"the machine is busy ({found['in_use']:.1f} of {found['cores']} cores in use)"
         if not busy_ok:
-            raise BusyError(f"{state}: wait until the load is below {limit:.1f}, or add --busy-ok")
+            raise BusyError(f"{state}: wait until less than {limit:.1f} are, or add --busy-ok")
         told.append(f"{state}: speeds will be too low")
     if found["on_battery"]:
         told.append("the machine runs on its battery: it may clock lower than on mains")

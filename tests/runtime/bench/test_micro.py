@@ -308,7 +308,7 @@ def test_a_changed_figure_a_lost_case_and_a_lost_part_do_not_verify(
 
 # -- what is refused before anything is written ------------------------------------------------------------------------
 def test_a_busy_machine_is_refused(tmp_path: Path, asked: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    busy = {"load": [8.0, 8.0, 8.0], "cores": 2, "on_battery": None, "throttled": None}
+    busy = {"in_use": 1.9, "load": [8.0, 8.0, 8.0], "cores": 2, "on_battery": None, "throttled": None}
     monkeypatch.setattr(preflight, "look", lambda: busy)
     found = micro(tmp_path / "run")
     assert (found.code, asked) == (1, [])
