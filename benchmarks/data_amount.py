@@ -55,9 +55,10 @@ def table(receipt: Mapping[str, Any]) -> str:
     kinds = list(receipt["amounts"][0]["overlap"])
     head = "".join(f" overlap on {kind}, depth 1, 2, 3 |" for kind in kinds)
     lines = [
-        f"# Data of the head of {receipt['pack']}",
+        f"# Data of the head of {Path(receipt['pack']).name}",
         "",
         f"Training on growing amounts of chats, otherwise alike: `forge train {' '.join(receipt['command'])}`.",
+        "Depths that the recipe does not train fall with time; read those that it does.",
         "",
         f"| answer tokens | steps | times over the data |{head}",
         "|---|---|---|" + "---|" * len(kinds),
