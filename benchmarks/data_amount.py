@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.draft_vocab import mtrun
+from mtrun.runtime.forge.record import read_run
 from mtrun.runtime.measure.code import code_identity
 from mtrun.runtime.measure.machine import session
-from mtrun.runtime.measure.store import read_json, write_json, write_text
+from mtrun.runtime.measure.store import write_json, write_text
 
 SCHEMA = "mtrun.data-amount/1"
 NAME = "data-amount"
@@ -40,7 +41,7 @@ def measure(given: argparse.Namespace, shards: int) -> dict[str, Any]:
     data = [word for folder in given.features for word in ("--features", str(folder))]
     where = ("--shards", str(shards), "--out", str(run), *_threads(given))
     mtrun("forge", "train", given.pack, *data, *where, *given.recipe)
-    kept = json.loads((run / "run.json").read_text(encoding="utf-8"))
+    kept = read_run(run)
     tokens = sum(one["response_tokens"] for one in kept["data"])
     recipe = {"steps": kept["step"], "epochs": kept["epoch"], "seconds": kept["seconds"], "recipe": kept["recipe"]}
     return {"shards": shards, "response_tokens": tokens, "overlap": evaluated(given, "--run", str(run)), **recipe}
@@ -66,7 +67,7 @@ def table(receipt: Mapping[str, Any]) -> str:
     for row in receipt["amounts"]:
         cells = "".join(f" {', '.join(f'{value:.3f}' for value in row['overlap'][kind])} |" for kind in kinds)
         lines.append(f"| {row['response_tokens']:,} | {row['steps']} | {row['epochs']} |{cells}")
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, "", f"![overlap against data]({NAME}.svg)"]) + "\n"
 
 
 def draw(receipt: Mapping[str, Any], path: Path) -> None:
@@ -125,7 +126,7 @@ def main(words: Sequence[str] | None = None) -> int:
         "amounts": amounts,
     }
     write_json(given.out / f"{NAME}.json", receipt)
-    write_text(given.out / f"{NAME}.md", table(read_json(given.out / f"{NAME}.json", SCHEMA)))
+    write_text(given.out / f"{NAME}.md", table(receipt))
     draw(receipt, given.out / f"{NAME}.svg")
     print(table(receipt), end="")
     return 0

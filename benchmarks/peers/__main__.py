@@ -16,13 +16,14 @@ from typing import Any
 
 from benchmarks.peers import summary
 from benchmarks.peers.base import AbsentError
-from benchmarks.peers.folder import Folder, ReceiptError, write_json
+from benchmarks.peers.folder import Folder, ReceiptError
 from benchmarks.peers.plan import MEASURES, MODULES, Entry, Plan, Slot, schedule
 from benchmarks.peers.process import PeerError, PeerProcess
 from mtrun.runtime.bench import preflight
 from mtrun.runtime.bench.cells import named_cells, standard_cells
 from mtrun.runtime.measure.digest import ids_digest
 from mtrun.runtime.measure.machine import load, session
+from mtrun.runtime.measure.store import write_json
 
 PROMPTS = Path(__file__).parents[1] / "heldout.txt"
 WARM_UP = 8  # tokens read and made once before anything counts

@@ -9,7 +9,6 @@ that a killed run keeps all it has measured.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import Any
 from benchmarks.peers.plan import Plan, Slot
 from mtrun.runtime.measure.code import code_identity
 from mtrun.runtime.measure.digest import sha256_of
+from mtrun.runtime.measure.store import write_json
 
 SCHEMA = "mtrun.bench.peers/1"
 
@@ -80,14 +80,6 @@ class Folder:
     def save(self) -> None:
         """Makes run.json equal to `run`."""
         write_json(self.path / "run.json", self.run)
-
-
-def write_json(path: Path, value: Any) -> None:
-    """Replaces the file in one step: after a kill it is the old or the new one, whole."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    staged = path.with_name(f".{path.name}.{os.getpid()}")
-    staged.write_text(json.dumps(value, allow_nan=False, indent=1) + "\n", encoding="utf-8")
-    staged.replace(path)
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -27,10 +27,11 @@ def look() -> dict[str, Any]:
     """
     import psutil
 
+    cores = os.cpu_count() or 1
     return {
-        "in_use": psutil.cpu_percent(WATCHED) / 100 * (os.cpu_count() or 1),
+        "in_use": psutil.cpu_percent(WATCHED) / 100 * cores,
         "load": machine.load(),
-        "cores": os.cpu_count() or 1,
+        "cores": cores,
         "free_bytes": psutil.virtual_memory().available,
         "on_battery": _on_battery(),
         "throttled": _throttled(THROTTLE),

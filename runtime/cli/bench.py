@@ -119,7 +119,6 @@ def bench(out: Path, resume: bool, busy_ok: bool, config_dir: Path | None, **opt
         return _micro(out, resume, busy_ok, options)
     if options.pop("seconds") is not None:
         raise ConfigurationError("--seconds belongs to micro: add --protocol micro")
-    from mtrun.runtime.bench import preflight
     from mtrun.runtime.bench.folder import SUMMARY, RunFolder
     from mtrun.runtime.bench.runner import Runner
     from mtrun.runtime.bench.summary import incomplete, summarise
@@ -133,9 +132,7 @@ def bench(out: Path, resume: bool, busy_ok: bool, config_dir: Path | None, **opt
     aliases = [f"--{name.replace('_', '-')}={value}" for name, value in typed.items() if value is not None]
     plan = plan_of(**{**options, "overrides": (*aliases, *options["overrides"])})
     folder = (RunFolder.resume if resume else RunFolder.start)(out, plan, sys.argv[1:])
-    machine = preflight.look()
-    for sentence in preflight.check(machine, busy_ok):
-        _say(f"mtrun: warning: {sentence}")
+    machine = _looked(busy_ok)
     Runner(folder, _say, config_dir).measure(machine)
     summary = summarise(out)
     write_json(out / SUMMARY, summary)
@@ -143,9 +140,18 @@ def bench(out: Path, resume: bool, busy_ok: bool, config_dir: Path | None, **opt
     return 1 if incomplete(summary) else 0
 
 
+def _looked(busy_ok: bool) -> dict[str, Any]:
+    """What the machine does before anything is measured, with warnings said. Raises BusyError."""
+    from mtrun.runtime.bench import preflight
+
+    machine = preflight.look()
+    for sentence in preflight.check(machine, busy_ok):
+        _say(f"mtrun: warning: {sentence}")
+    return machine
+
+
 def _micro(out: Path, resume: bool, busy_ok: bool, options: dict[str, Any]) -> int:
     """Times parts of mtrun alone. Raises ConfigurationError, before anything is written, for options of the others."""
-    from mtrun.runtime.bench import preflight
     from mtrun.runtime.bench.micro.folder import MicroFolder, MicroPlan
     from mtrun.runtime.bench.micro.runner import check_timer, measure
     from mtrun.runtime.bench.micro.table import incomplete, table
@@ -157,9 +163,7 @@ def _micro(out: Path, resume: bool, busy_ok: bool, options: dict[str, Any]) -> i
     sizes = {name: options[name] for name in ("rounds", "seconds") if options[name] is not None}
     plan = MicroPlan.of_parts(None if options["cells"] is None else options["cells"].split(","), **sizes)
     folder = (MicroFolder.resume if resume else MicroFolder.start)(out, plan, sys.argv[1:])
-    machine = preflight.look()
-    for sentence in preflight.check(machine, busy_ok):
-        _say(f"mtrun: warning: {sentence}")
+    machine = _looked(busy_ok)
     try:
         measure(folder, machine, _say)
     except KeyboardInterrupt:

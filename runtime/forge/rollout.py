@@ -25,7 +25,7 @@ def chain(
     """
     length = hidden.shape[1]
     places = mx.arange(length)[None]
-    x, (queries, key, value) = _enter(head, hidden, embedded, mx.zeros((1,), dtype=mx.int32))
+    x, (queries, key, value) = _enter(head, hidden, embedded)
     mixed = _attend(head, queries, [key], [value], places, math)
     states = [_leave(head, x, mixed, math)]
     keys, values = [key], [value]
@@ -45,10 +45,10 @@ def _take(rows: mx.array, places: mx.array) -> mx.array:
     return mx.take_along_axis(rows, places[..., None], axis=1)
 
 
-def _enter(head: MtpHead, hidden: mx.array, embedded: mx.array, positions: mx.array):
+def _enter(head: MtpHead, hidden: mx.array, embedded: mx.array, positions: mx.array | None = None):
     """The layer's input [B, S, H], and rotated queries [B, n, S, d], rotated keys [B, n_kv, S, d] and values of it.
 
-    positions [1] is where the first row stands and the rest follow it; positions [B, S] is each row's own place.
+    positions [B, S] is each row's place; None = row i stands at place i.
     """
     attention: Any = head.layer.self_attn
     x = head.fuse(hidden, embedded)
@@ -59,8 +59,8 @@ def _enter(head: MtpHead, hidden: mx.array, embedded: mx.array, positions: mx.ar
         return y.reshape(batch, length, count, -1).transpose(0, 2, 1, 3)
 
     def rotated(y: mx.array) -> mx.array:
-        if positions.ndim == 1:
-            return attention.rope(y, offset=0)
+        if positions is None:
+            return attention.rope(y)
         count, width = y.shape[1], y.shape[3]
         single = y.transpose(0, 2, 1, 3).reshape(batch * length, count, 1, width)  # rope takes one offset a sequence
         return attention.rope(single, offset=positions.reshape(-1)).reshape(batch, length, count, width).swapaxes(1, 2)

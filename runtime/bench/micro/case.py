@@ -51,9 +51,9 @@ def cases_of(part: str) -> tuple[Case, ...]:
 
 def native() -> str:
     """The instruction set that native lanes choose here. Raises UnavailableError where the library was not built."""
-    from mtrun.kernels.native.library import library_path, native_isa
+    from mtrun.kernels.native import library
 
-    found = native_isa() if library_path() is not None else None
+    found = library.native_isa() if library.library_path() is not None else None
     if found is None:
         raise UnavailableError("the native library is not built here")
     return found

@@ -79,11 +79,11 @@ def _mlx(how: Any) -> Timed:
 
 def _native(how: Any) -> Timed:
     isa = native()
-    from mtrun.kernels.native.library import open_library
+    from mtrun.kernels.native import library
     from mtrun.kernels.native.rows import RowFilters
 
     return Timed(
-        partial(RowFilters(open_library(), isa).filter, logits(), how),
+        partial(RowFilters(library.open_library(), isa).filter, logits(), how),
         lambda found: _check(how, found[1]),
         {"isa": isa},
     )
